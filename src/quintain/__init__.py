@@ -1,0 +1,5 @@
+"""Quintain: RL environments and verifiers for LLM agents."""
+
+from __future__ import annotations
+
+__version__ = "0.1.0"

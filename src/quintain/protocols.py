@@ -1,0 +1,423 @@
+"""The contracts between the layers; implementations are checked by `quintain.testing`.
+
+What may wait is `async def`; what computes is plain `def`. Faults of the host are raised as
+`RolloutError`s; everything that the candidate causes is returned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, runtime_checkable
+
+from quintain.messages import Message, Sampling, ToolCall, ToolResult, ToolSpec
+from quintain.record import Json
+from quintain.task import Limits, PublicTask, SandboxSpec, Split, Task
+from quintain.trajectory import Action, Observation, StopReason, Trajectory, Usage
+from quintain.verdict import Kind, Verdict
+
+if TYPE_CHECKING:
+    from quintain.batch import Batch
+
+T = TypeVar("T")
+
+
+# --- policy -------------------------------------------------------------------------------------
+
+
+@runtime_checkable
+class Policy(Protocol):
+    """Whatever chooses the next message."""
+
+    name: str
+    version: int
+    """0 for a fixed model; else the version of the weights in use."""
+
+    async def act(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[ToolSpec],
+        sampling: Sampling,
+        seed: int,
+        session: str,
+    ) -> Action:
+        """Samples one assistant message.
+
+        Args:
+            messages: the whole conversation.
+            tools: what may be called.
+            sampling: how to sample.
+            seed: of this call; equal seeds give equal samples where the policy can promise it.
+            session: names the rollout, so that a prefix can be kept between its turns.
+
+        Raises:
+            ContextOverflow: the conversation does not fit (a limit).
+            PolicyError: the server or engine failed (the host).
+        """
+        ...
+
+
+# --- sandbox ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ExecResult:
+    """How a command ended. A failing command is a result, never an exception."""
+
+    exit_code: int
+    """As waited for by the supervisor; −n: killed by signal n."""
+    stdout: bytes
+    stderr: bytes
+    wall_s: float = 0.0
+    cpu_s: float = 0.0
+    killed: Literal["", "timeout", "memory", "pids", "output"] = ""
+    """Which limit ended it, if one did."""
+    truncated: bool = False
+    """Whether output beyond `SandboxSpec.max_output_bytes` was dropped."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether it exited with 0 and no limit ended it."""
+        return self.exit_code == 0 and not self.killed
+
+    @property
+    def text(self) -> str:
+        """stdout as UTF-8, undecodable bytes replaced."""
+        return self.stdout.decode("utf-8", "replace")
+
+    @property
+    def error_text(self) -> str:
+        """stderr as UTF-8, undecodable bytes replaced."""
+        return self.stderr.decode("utf-8", "replace")
+
+
+@runtime_checkable
+class Sandbox(Protocol):
+    """An isolated place to run commands and keep files, owned by one rollout."""
+
+    spec: SandboxSpec
+    capabilities: frozenset[str]
+    """Of "session", "snapshot", "fork", "zygote", "network_log"."""
+
+    async def exec(
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: bytes | str = b"",
+        timeout_s: float | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+    ) -> ExecResult:
+        """Runs a command to its end, or kills its whole tree at the limit.
+
+        Args:
+            argv: program and arguments; no shell is involved.
+            stdin: all its input.
+            timeout_s: wall-clock seconds; None: `spec.exec_s`.
+            env: added to the sandbox's environment.
+            cwd: None: `spec.workdir`.
+
+        Raises:
+            SandboxError: the sandbox is broken (the host's fault).
+        """
+        ...
+
+    async def read(self, path: str, *, max_bytes: int = 10_000_000) -> bytes:
+        """The content of a regular file.
+
+        Args:
+            path: absolute, or relative to the workdir; links never lead out of the sandbox.
+            max_bytes: a longer file is refused.
+
+        Raises:
+            FileNotFoundError: no such file.
+            OSError: not a regular file, too long, or not readable.
+            SandboxError: the sandbox is broken.
+        """
+        ...
+
+    async def write(self, path: str, data: bytes | str, *, mode: int = 0o644) -> None:
+        """Writes a file, making its folders; owned by the sandbox's user.
+
+        Raises:
+            OSError: no space, or the path cannot be written.
+            SandboxError: the sandbox is broken.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Ends every process and removes everything; may be called twice."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What a backend really enforces on this host."""
+
+    backend: str
+    available: bool
+    enforced: tuple[str, ...] = ()
+    """Names of walls and limits that hold."""
+    missing: Mapping[str, str] = field(default_factory=dict)
+    """Name of a wall or limit that cannot be enforced, and why."""
+    advice: str = ""
+    """What to do about it."""
+    details: Mapping[str, Json] = field(default_factory=dict)
+
+
+class SandboxBackend(Protocol):
+    """Opens sandboxes of one kind."""
+
+    name: str
+
+    async def open(self, spec: SandboxSpec) -> Sandbox:
+        """A fresh sandbox.
+
+        Raises:
+            IsolationError: this host cannot enforce what the spec asks for, by name.
+            SandboxError: it did not come up.
+        """
+        ...
+
+    async def probe(self) -> Probe:
+        """Finds out what this host really enforces; opens a sandbox to see."""
+        ...
+
+    async def close(self) -> None:
+        """Ends everything this backend has open."""
+        ...
+
+
+# --- environment --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ToolContext:
+    """What a tool may use besides its arguments: never the answer, never the hidden files."""
+
+    task: PublicTask
+    sandbox: Sandbox | None
+    world: Json
+    """Host-side state of the episode, private to tools that ask for it."""
+    seed: int
+    event: Callable[[str, dict[str, Json]], None]
+    """Records an event on the trajectory: kind, data."""
+
+
+@runtime_checkable
+class Tool(Protocol):
+    """Something the policy may call."""
+
+    spec: ToolSpec
+
+    async def call(self, call: ToolCall, context: ToolContext) -> ToolResult:
+        """Answers a call. What the candidate did wrong is a result with `is_error`.
+
+        Raises:
+            RolloutError: the host's fault.
+        """
+        ...
+
+
+class Episode(Protocol):
+    """One play of one task; single use."""
+
+    tools: tuple[Tool, ...]
+
+    async def reset(self) -> Observation:
+        """The first observation: the prompt."""
+        ...
+
+    async def respond(self, action: Action) -> Observation:
+        """Runs the action's tool calls, the user's turn or the world."""
+        ...
+
+    async def close(self) -> None:
+        """Frees what the episode holds; the sandbox is not its own."""
+        ...
+
+
+@runtime_checkable
+class TaskSource(Protocol):
+    """Where tasks come from."""
+
+    def split(self, split: Split) -> Iterator[Task]:
+        """The tasks of a split in a fixed order; may be endless for generated ones."""
+        ...
+
+    def get(self, task_id: str) -> Task:
+        """The task of that id.
+
+        Raises:
+            TaskError: there is none.
+        """
+        ...
+
+
+@runtime_checkable
+class Environment(Protocol):
+    """Task distribution, verifier, tools and sandbox: run it k times to score, G to train."""
+
+    name: str
+    tasks: TaskSource
+    verifier: Verifier
+    sandbox: SandboxSpec | None
+    limits: Limits
+    sampling: Sampling
+    """How the policy samples unless the caller says otherwise."""
+    graded: bool
+    """Whether rewards other than 0 and 1 are allowed."""
+    artifacts: tuple[str, ...]
+    """Paths in the sandbox that are kept with the trajectory, when present."""
+
+    async def open(
+        self, task: PublicTask, world: Json, sandbox: Sandbox | None, seed: int
+    ) -> Episode:
+        """A single-use episode of the task.
+
+        Raises:
+            EnvironmentFault: it could not be set up.
+        """
+        ...
+
+
+# --- harness ------------------------------------------------------------------------------------
+
+
+class Recorder(Protocol):
+    """Where a harness writes what happens; what is written survives a limit or a fault."""
+
+    session: str
+    sampling: Sampling
+    steps: int
+    """Steps recorded so far."""
+    usage: Usage
+    """Of all steps so far."""
+    malformed: int
+    """Malformed calls so far."""
+
+    def seed(self, step: int) -> int:
+        """The seed of the policy's call at a step."""
+        ...
+
+    def opened(self, observation: Observation, tools: tuple[ToolSpec, ...]) -> None:
+        """Records the first observation."""
+        ...
+
+    def step(
+        self, action: Action, observation: Observation, *, policy_s: float, env_s: float
+    ) -> None:
+        """Records a step."""
+        ...
+
+    def event(self, kind: str, data: dict[str, Json] | None = None) -> None:
+        """Records an event."""
+        ...
+
+
+class Harness(Protocol):
+    """Drives one episode with one policy."""
+
+    name: str
+
+    async def play(
+        self, episode: Episode, policy: Policy, limits: Limits, record: Recorder
+    ) -> StopReason:
+        """Plays to the end or to a limit (the wall-clock limit is the caller's)."""
+        ...
+
+
+# --- verifier -----------------------------------------------------------------------------------
+
+
+class Workers(Protocol):
+    """A pool of killable worker processes for pure functions."""
+
+    async def run(self, function: Callable[..., T], *args: Any, cpu_s: float, wall_s: float) -> T:
+        """Calls the function in a worker process.
+
+        Args:
+            function: importable, or anything cloudpickle takes.
+            args: pickled to the worker.
+            cpu_s: CPU seconds after which the worker is killed.
+            wall_s: wall-clock seconds, the backstop.
+
+        Raises:
+            TimeoutError: a budget ran out; the worker was killed, nobody else waited.
+            Exception: what the function raised.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeContext:
+    """Everything a verifier gets. It never calls the environment."""
+
+    task: Task
+    trajectory: Trajectory
+    sandbox: Sandbox | None
+    """The episode's sandbox, still open, as the candidate left it; None when re-judged later."""
+    open_sandbox: Callable[[SandboxSpec], Awaitable[Sandbox]]
+    """A clean room; closed by whoever opened it."""
+    workers: Workers
+    deadline: float
+    """`time.monotonic()` value by which to be done."""
+    artifact: Callable[[str], bytes | None] = lambda _path: None
+    """The content of a kept artifact, by its path in the sandbox."""
+
+
+@runtime_checkable
+class Verifier(Protocol):
+    """Judges one trajectory."""
+
+    name: str
+    kind: Kind
+
+    async def judge(self, context: JudgeContext) -> Verdict:
+        """The verdict.
+
+        Raises:
+            VerifierError: it could not judge; the outcome is unknown, never 0.
+        """
+        ...
+
+
+@runtime_checkable
+class GroupVerifier(Protocol):
+    """Judges the trajectories of one task together."""
+
+    name: str
+    kind: Kind
+
+    async def judge_group(self, contexts: Sequence[JudgeContext]) -> list[Verdict]:
+        """One verdict a context, in order."""
+        ...
+
+
+# --- training -----------------------------------------------------------------------------------
+
+Metrics = dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """Weights handed to whoever samples: the only thing that flows from learner to policy."""
+
+    version: int
+    path: Path
+    """A safetensors file, complete (renamed into place)."""
+    hash: str
+
+
+class Learner(Protocol):
+    """Owns the optimiser."""
+
+    def update(self, batch: Batch) -> Metrics:
+        """One optimiser step on the batch."""
+        ...
+
+    def publish(self) -> Published:
+        """Writes the current weights under the next version."""
+        ...

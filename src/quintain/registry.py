@@ -1,0 +1,119 @@
+"""Plug-ins: short name -> "module:Class", lazily imported; the only user of importlib.
+
+`Registry.get(name)` looks in (1) the built-in table, (2) the entry-point group
+`quintain.<table>`, and (3) takes any `"my.module:Class"` verbatim. Nothing is imported before it
+is asked for, and registering needs no decorator.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from importlib import metadata
+from typing import Any
+
+from quintain.errors import RegistryError
+
+
+def load(target: str) -> Any:
+    """Imports `"module:attribute"`.
+
+    Raises:
+        RegistryError: the module or the attribute cannot be imported, and why.
+    """
+    module_name, _, attribute = target.partition(":")
+    try:
+        found: Any = importlib.import_module(module_name)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as error:
+        raise RegistryError(f"cannot load {target!r}: {error}") from error
+    return found
+
+
+class Registry:
+    """One table of plug-ins.
+
+    Args:
+        table: its name; the entry-point group is `quintain.<table>`.
+        builtin: short name to `"module:attribute"`.
+    """
+
+    def __init__(self, table: str, builtin: dict[str, str]) -> None:
+        self.table = table
+        self.builtin = dict(builtin)
+
+    def _entry_points(self) -> dict[str, str]:
+        return {
+            point.name: point.value
+            for point in metadata.entry_points(group=f"quintain.{self.table}")
+        }
+
+    def names(self) -> list[str]:
+        """All short names, sorted."""
+        return sorted({**self._entry_points(), **self.builtin})
+
+    def target(self, name: str) -> str:
+        """The `"module:attribute"` behind a name.
+
+        Raises:
+            RegistryError: no such name; the nearest known names are listed.
+        """
+        if name in self.builtin:
+            return self.builtin[name]
+        if ":" in name and "/" not in name:
+            return name
+        points = self._entry_points()
+        if name in points:
+            return points[name]
+        known = self.names()
+        near = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
+        hint = f"did you mean {', '.join(near)}?" if near else f"known: {', '.join(known)}"
+        raise RegistryError(
+            f"no {self.table.removesuffix('s')} named {name!r}; {hint} "
+            f"(or give 'my.module:attribute')"
+        )
+
+    def get(self, name: str) -> Any:
+        """The class or function behind a name, imported now.
+
+        Raises:
+            RegistryError: unknown, or its import failed.
+        """
+        return load(self.target(name))
+
+
+environments = Registry(
+    "environments",
+    {
+        "arithmetic": "quintain.envs.arithmetic:environment",
+        "python": "quintain.envs.python:environment",
+        "calculator": "quintain.envs.calculator:environment",
+        "calculator-hard": "quintain.envs.calculator:hard",
+    },
+)
+verifiers = Registry(
+    "verifiers",
+    {
+        "answer": "quintain.verifiers.answer:Answer",
+        "tests": "quintain.verifiers.tests:Tests",
+    },
+)
+sandboxes = Registry("sandboxes", {"native": "quintain.sandbox.native:NativeBackend"})
+policies = Registry(
+    "policies",
+    {
+        "chat": "quintain.policies.chat:Chat",
+        "scripted": "quintain.policies.scripted:Scripted",
+        "replay": "quintain.policies.replay:Replay",
+        "local": "quintain.policies.local:Local",
+        "smollm2": "quintain.policies.local:smollm2",
+        "tiny": "quintain.policies.local:tiny",
+    },
+)
+benchmarks = Registry("benchmarks", {})
+algorithms = Registry("algorithms", {"grpo": "quintain.training.algorithms:grpo"})
+TABLES = {
+    table.table: table
+    for table in (environments, verifiers, sandboxes, policies, benchmarks, algorithms)
+}
