@@ -116,6 +116,8 @@ def t_tail(t: float, df: float) -> float:
         return 1.0 - t_tail(-t, df)
     if math.isinf(t):
         return 0.0
+    if t * t < df:  # the form that keeps its digits near t = 0
+        return 0.5 - beta_cdf(t * t / (df + t * t), 0.5, df / 2) / 2
     return beta_cdf(df / (df + t * t), df / 2, 0.5) / 2
 
 
