@@ -95,6 +95,7 @@ environments = Registry(
 verifiers = Registry(
     "verifiers",
     {
+        "function": "quintain.verifiers.function:as_verifier",
         "answer": "quintain.verifiers.answer:Answer",
         "tests": "quintain.verifiers.tests:Tests",
     },
@@ -112,8 +113,25 @@ policies = Registry(
     },
 )
 benchmarks = Registry("benchmarks", {})
-algorithms = Registry("algorithms", {"grpo": "quintain.training.algorithms:grpo"})
+harnesses = Registry("harnesses", {"loop": "quintain.harness.loop:Loop"})
+algorithms = Registry(
+    "algorithms",
+    {
+        "grpo": "quintain.training.algorithms:grpo",
+        "grpo-original": "quintain.training.algorithms:grpo_original",
+        "dr_grpo": "quintain.training.algorithms:dr_grpo",
+        "rloo": "quintain.training.algorithms:rloo",
+    },
+)
 TABLES = {
     table.table: table
-    for table in (environments, verifiers, sandboxes, policies, benchmarks, algorithms)
+    for table in (
+        environments,
+        verifiers,
+        sandboxes,
+        policies,
+        harnesses,
+        benchmarks,
+        algorithms,
+    )
 }
