@@ -212,6 +212,10 @@ class Tool(Protocol):
 
     spec: ToolSpec
 
+    def check(self, arguments: Mapping[str, Json]) -> str:
+        """What is wrong with the arguments, for the policy to read; empty when nothing is."""
+        ...
+
     async def call(self, call: ToolCall, context: ToolContext) -> ToolResult:
         """Answers a call. What the candidate did wrong is a result with `is_error`.
 

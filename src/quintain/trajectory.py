@@ -69,6 +69,16 @@ class Action(Record):
     usage: Usage = Usage()
 
 
+class Event(Record):
+    """Something worth keeping that is neither an action nor an observation."""
+
+    kind: str
+    """A dotted name: `network.request`, `sandbox.killed`, `harness.compacted`, …"""
+    at_s: float = 0.0
+    """Since the rollout began; stamped when it is recorded."""
+    data: dict[str, Json] = Field(default_factory=dict)
+
+
 class Observation(Record):
     """What the episode answered."""
 
@@ -80,16 +90,8 @@ class Observation(Record):
     """A dense step reward, for environments that declare them."""
     malformed: int = 0
     """Tool calls of the action that could not be made as written."""
-
-
-class Event(Record):
-    """Something worth keeping that is neither an action nor an observation."""
-
-    kind: str
-    """A dotted name: `network.request`, `sandbox.killed`, `harness.compacted`, …"""
-    at_s: float
-    """Since the rollout began."""
-    data: dict[str, Json] = Field(default_factory=dict)
+    events: tuple[Event, ...] = ()
+    """What the episode wants kept with the trajectory; moved there when recorded."""
 
 
 class Step(Record):

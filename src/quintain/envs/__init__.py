@@ -1,0 +1,1 @@
+"""Environments: tasks, tools, the default episode, and the built-in ones."""

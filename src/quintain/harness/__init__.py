@@ -1,0 +1,1 @@
+"""Harnesses: who drives an episode. `loop` is the plain agent loop."""
