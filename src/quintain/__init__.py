@@ -1,5 +1,127 @@
-"""Quintain: RL environments and verifiers for LLM agents."""
+"""Quintain: RL environments and verifiers for LLM agents, in one package.
+
+Write a task once, with its verifier; attack the verifier; run the task as an eval; train on it;
+pick the checkpoint that deserves to ship::
+
+    import quintain as q
+
+    env = q.Environment(
+        tasks=[{"prompt": "What is 2 + 3?", "answer": "5"}],
+        verifier=lambda text, answer: text.strip() == answer,
+    )
+    run = q.evaluate(env, q.chat("Qwen3-8B", base_url="http://localhost:8000/v1"), split="train")
+    print(run.pass_at(1), run.outcomes)
+
+Names are loaded when first used: importing this package is cheap and touches nothing.
+"""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
+from quintain import registry
+
+if TYPE_CHECKING:
+    from quintain.envs import tasks, tools
+    from quintain.envs.environment import Environment
+    from quintain.envs.tools import tool
+    from quintain.evals import EvalRun, aevaluate, evaluate
+    from quintain.loop import TrainRun, atrain, train
+    from quintain.messages import Message, Sampling, ToolSpec
+    from quintain.policies.chat import chat
+    from quintain.policies.local import local
+    from quintain.policies.scripted import Scripted as scripted
+    from quintain.rollouts.single import arollout, rollout
+    from quintain.store import Store
+    from quintain.task import Limits, NetworkPolicy, SandboxSpec, Split, Task
+    from quintain.trajectory import StopReason, Trajectory
+    from quintain.verdict import Check, Outcome, Verdict
+    from quintain.verifiers.answer import Answer
+    from quintain.verifiers.function import verifier
+    from quintain.verifiers.tests import Tests
+
 __version__ = "0.1.0"
+
+_WHERE = {
+    "Answer": "quintain.verifiers.answer:Answer",
+    "Check": "quintain.verdict:Check",
+    "Environment": "quintain.envs.environment:Environment",
+    "EvalRun": "quintain.evals:EvalRun",
+    "Limits": "quintain.task:Limits",
+    "Message": "quintain.messages:Message",
+    "NetworkPolicy": "quintain.task:NetworkPolicy",
+    "Outcome": "quintain.verdict:Outcome",
+    "Sampling": "quintain.messages:Sampling",
+    "SandboxSpec": "quintain.task:SandboxSpec",
+    "Split": "quintain.task:Split",
+    "StopReason": "quintain.trajectory:StopReason",
+    "Store": "quintain.store:Store",
+    "Task": "quintain.task:Task",
+    "Tests": "quintain.verifiers.tests:Tests",
+    "ToolSpec": "quintain.messages:ToolSpec",
+    "TrainRun": "quintain.loop:TrainRun",
+    "Trajectory": "quintain.trajectory:Trajectory",
+    "Verdict": "quintain.verdict:Verdict",
+    "aevaluate": "quintain.evals:aevaluate",
+    "arollout": "quintain.rollouts.single:arollout",
+    "atrain": "quintain.loop:atrain",
+    "chat": "quintain.policies.chat:chat",
+    "evaluate": "quintain.evals:evaluate",
+    "local": "quintain.policies.local:local",
+    "rollout": "quintain.rollouts.single:rollout",
+    "scripted": "quintain.policies.scripted:Scripted",
+    "tasks": "quintain.envs:tasks",
+    "tool": "quintain.envs.tools:tool",
+    "tools": "quintain.envs:tools",
+    "train": "quintain.loop:train",
+    "verifier": "quintain.verifiers.function:verifier",
+}
+
+__all__ = [
+    "Answer",
+    "Check",
+    "Environment",
+    "EvalRun",
+    "Limits",
+    "Message",
+    "NetworkPolicy",
+    "Outcome",
+    "Sampling",
+    "SandboxSpec",
+    "Split",
+    "StopReason",
+    "Store",
+    "Task",
+    "Tests",
+    "ToolSpec",
+    "TrainRun",
+    "Trajectory",
+    "Verdict",
+    "__version__",
+    "aevaluate",
+    "arollout",
+    "atrain",
+    "chat",
+    "evaluate",
+    "local",
+    "rollout",
+    "scripted",
+    "tasks",
+    "tool",
+    "tools",
+    "train",
+    "verifier",
+]
+
+
+def __getattr__(name: str) -> Any:
+    target = _WHERE.get(name)
+    if target is None:
+        raise AttributeError(f"module 'quintain' has no attribute {name!r}")
+    value = registry.load(target)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_WHERE})

@@ -295,12 +295,15 @@ class Recorder(Protocol):
 
     session: str
     sampling: Sampling
-    steps: int
-    """Steps recorded so far."""
     usage: Usage
     """Of all steps so far."""
     malformed: int
     """Malformed calls so far."""
+
+    @property
+    def steps(self) -> int:
+        """Steps recorded so far."""
+        ...
 
     def seed(self, step: int) -> int:
         """The seed of the policy's call at a step."""

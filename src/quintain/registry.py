@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from importlib import metadata
 from typing import Any
 
 from quintain.errors import RegistryError
@@ -44,6 +43,8 @@ class Registry:
         self.builtin = dict(builtin)
 
     def _entry_points(self) -> dict[str, str]:
+        from importlib import metadata  # slow to import, and only misses need it
+
         return {
             point.name: point.value
             for point in metadata.entry_points(group=f"quintain.{self.table}")

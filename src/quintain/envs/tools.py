@@ -55,7 +55,7 @@ class FunctionTool:
         self.timeout_s = timeout_s
         self._inline = inline
         self._async = inspect.iscoroutinefunction(function)
-        tool_name: str = name or getattr(function, "__name__", type(function).__name__)
+        tool_name = name or str(getattr(function, "__name__", type(function).__name__))
         summary, parameter_docs = _read_docstring(inspect.getdoc(function) or "")
         parameters = inspect.signature(function).parameters
         self._injected = tuple(p for p in parameters if p in INJECTED)

@@ -1,0 +1,282 @@
+"""One attempt at one sample: sandbox, episode, harness, verdict, in a straight walk.
+
+The one place where faults are caught. What the host caused ends the attempt with an outcome that
+has no reward; a limit ends the episode, and the verifier still judges. Errors of the caller's own
+making (`ConfigError`) and cancellation pass through. Whatever was opened is closed, in the reverse
+order, under a deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from typing import Literal
+
+from quintain.errors import (
+    ConfigError,
+    EnvironmentFault,
+    HarnessError,
+    PolicyError,
+    QuintainError,
+    RolloutError,
+    SandboxError,
+    VerifierError,
+    boundary,
+)
+from quintain.protocols import Episode, JudgeContext, Sandbox
+from quintain.record import digest
+from quintain.rollouts.host import Host, Job
+from quintain.rollouts.recorder import EpisodeRecorder
+from quintain.store import blob_hash, now
+from quintain.trajectory import Fault, StopReason, Timing, Trajectory
+from quintain.verdict import Outcome, Verdict
+
+Stage = Literal["queue", "sandbox", "environment", "policy", "harness", "verifier"]
+
+MAX_ARTIFACT_BYTES = 64 * 1024 * 1024
+
+
+@dataclass(slots=True)
+class _Walk:
+    """What one attempt has got so far."""
+
+    job: Job
+    host: Host
+    recorder: EpisodeRecorder
+    number: int
+    began: float
+    queue_s: float
+    started: str = field(default_factory=now)
+    stage: Stage = "sandbox"
+    sandbox: Sandbox | None = None
+    episode: Episode | None = None
+    stop: StopReason = StopReason.ERROR
+    setup_s: float = 0.0
+    verify_s: float = 0.0
+    verdict: Verdict | None = None
+    blobs: dict[str, bytes] = field(default_factory=dict)
+    artifacts: dict[str, str] = field(default_factory=dict)
+
+    def seal(self, outcome: Outcome | None = None, error: Fault | None = None) -> Trajectory:
+        """The trajectory as it stands."""
+        recorder = self.recorder
+        return Trajectory(
+            environment=self.host.environment.name,
+            task_id=self.job.task.id,
+            policy=self.host.policy.name,
+            purpose=self.job.purpose,
+            sample_index=self.job.sample_index,
+            attempt=self.number,
+            seed=self.job.seed(self.host.run_seed),
+            started=self.started,
+            tools=recorder.tools,
+            opening=recorder.opening,
+            steps=tuple(recorder.taken),
+            stop=self.stop,
+            outcome=outcome,
+            verdict=self.verdict,
+            error=error,
+            artifacts=self.artifacts,
+            events=tuple(recorder.events),
+            usage=recorder.usage,
+            timing=Timing(
+                queue_s=self.queue_s,
+                setup_s=self.setup_s,
+                policy_s=recorder.policy_s,
+                env_s=recorder.env_s,
+                verify_s=self.verify_s,
+                total_s=time.monotonic() - self.began,
+            ),
+        )
+
+
+async def attempt(
+    job: Job, host: Host, number: int = 0, *, queue_s: float = 0.0
+) -> tuple[Trajectory, dict[str, bytes]]:
+    """Plays and judges one sample once.
+
+    Args:
+        job: which sample.
+        host: the run's surroundings, entered.
+        number: which attempt this is.
+        queue_s: how long the job waited to be started.
+
+    Returns:
+        The trajectory with its outcome, and the contents of its artifacts by hash.
+
+    Raises:
+        ConfigError: the run is set up wrongly; every attempt would fail.
+    """
+    seed = job.seed(host.run_seed)
+    session = digest(job.purpose, job.task.id, job.sample_index, number, host.run_seed)
+    sampling = host.sampling or host.environment.sampling
+    walk = _Walk(
+        job=job,
+        host=host,
+        recorder=EpisodeRecorder(session, seed, sampling),
+        number=number,
+        began=time.monotonic(),
+        queue_s=queue_s,
+    )
+    try:
+        try:
+            await _set_up(walk)
+            await _play(walk)
+            await _judge(walk)
+        finally:
+            await _close(walk)
+    except ConfigError:
+        raise
+    except QuintainError as error:
+        walk.stop = StopReason.ERROR
+        walk.verdict = None
+        fault = Fault(
+            type=type(error).__name__, stage=_stage_of(error, walk.stage), message=str(error)
+        )
+        return walk.seal(_outcome_of(error, walk.stage), fault), walk.blobs
+    assert walk.verdict is not None
+    return walk.seal(walk.verdict.outcome), walk.blobs
+
+
+async def _set_up(walk: _Walk) -> None:
+    host, task = walk.host, walk.job.task
+    spec = host.sandbox_of(task)
+    public = task.public()
+    if spec is not None:
+        walk.sandbox = await host.open_sandbox(spec)
+        for path, data in task.files.items():
+            with boundary(SandboxError, f"writing {path}"):
+                await walk.sandbox.write(path, data)
+    walk.stage = "environment"
+    with boundary(EnvironmentFault, f"opening task {task.id}"):
+        async with asyncio.timeout(host.setup_s):
+            walk.episode = await host.environment.open(
+                public, task.world, walk.sandbox, walk.job.seed(host.run_seed)
+            )
+    walk.setup_s = time.monotonic() - walk.began
+
+
+async def _play(walk: _Walk) -> None:
+    host = walk.host
+    walk.stage = "harness"
+    limits = host.limits_of(walk.job.task)
+    assert walk.episode is not None
+    assert host.harness is not None
+    try:
+        async with asyncio.timeout(limits.wall_s) as deadline:
+            with boundary(HarnessError, f"harness {host.harness.name}"):
+                walk.stop = await host.harness.play(
+                    walk.episode, host.policy, limits, walk.recorder
+                )
+    except TimeoutError:
+        if not deadline.expired():
+            raise
+        walk.stop = StopReason.WALL
+    if walk.sandbox is not None:
+        walk.stage = "sandbox"
+        await _keep_artifacts(walk, walk.sandbox)
+
+
+async def _keep_artifacts(walk: _Walk, sandbox: Sandbox) -> None:
+    for path in walk.host.environment.artifacts:
+        try:
+            data = await sandbox.read(path, max_bytes=MAX_ARTIFACT_BYTES)
+        except FileNotFoundError:
+            continue
+        except QuintainError:
+            raise
+        except OSError as error:
+            # Too big, a directory, unreadable: the candidate's doing, and worth telling.
+            walk.recorder.event("artifact.unreadable", {"path": path, "error": str(error)})
+            continue
+        name = blob_hash(data)
+        walk.blobs[name] = data
+        walk.artifacts[path] = name
+
+
+async def _judge(walk: _Walk) -> None:
+    host = walk.host
+    walk.stage = "verifier"
+    began = time.monotonic()
+    verifier = host.environment.verifier
+
+    def artifact(path: str) -> bytes | None:
+        name = walk.artifacts.get(path)
+        return None if name is None else walk.blobs[name]
+
+    context = JudgeContext(
+        task=walk.job.task,
+        trajectory=walk.seal(),
+        sandbox=walk.sandbox,
+        open_sandbox=host.open_sandbox,
+        workers=host.workers,
+        deadline=began + host.judge_s,
+        artifact=artifact,
+    )
+    try:
+        with boundary(VerifierError, f"verifier {verifier.name}"):
+            async with asyncio.timeout(host.judge_s):
+                verdict = await verifier.judge(context)
+    finally:
+        walk.verify_s = time.monotonic() - began
+    if not host.environment.graded and verdict.reward not in (None, 0.0, 1.0):
+        raise VerifierError(
+            f"verifier {verifier.name} gave reward {verdict.reward!r}; rewards are 0 or 1 unless "
+            "the environment says graded=True"
+        )
+    walk.verdict = verdict
+
+
+async def _close(walk: _Walk) -> None:
+    """Closes the episode, then the sandbox; each under a deadline, also when cancelled."""
+    host = walk.host
+    if walk.episode is not None:
+        await _closing(walk, walk.episode.close(), EnvironmentFault, "closing the episode")
+    if walk.sandbox is not None:
+        if host.keep_sandbox:
+            host.kept.append(walk.sandbox)
+        else:
+            await _closing(walk, walk.sandbox.close(), SandboxError, "closing the sandbox")
+
+
+async def _closing(walk: _Walk, closing: object, kind: type[RolloutError], what: str) -> None:
+    task = asyncio.ensure_future(closing)  # type: ignore[call-overload]
+    try:
+        with boundary(kind, what):
+            async with asyncio.timeout(walk.host.close_s):
+                await asyncio.shield(task)
+    except RolloutError as error:
+        # The verdict stands: what is left behind is told, and swept with the backend.
+        walk.recorder.event("close.failed", {"what": what, "error": str(error)})
+
+
+def _outcome_of(error: QuintainError, stage: Stage) -> Outcome:
+    if isinstance(error, PolicyError):
+        return Outcome.POLICY_ERROR
+    if isinstance(error, VerifierError):
+        return Outcome.VERIFIER_ERROR
+    if isinstance(error, RolloutError):
+        return Outcome.INFRA_ERROR
+    return Outcome.VERIFIER_ERROR if stage == "verifier" else Outcome.INFRA_ERROR
+
+
+def _stage_of(error: QuintainError, stage: Stage) -> Stage:
+    if isinstance(error, PolicyError):
+        return "policy"
+    if isinstance(error, SandboxError):
+        return "sandbox"
+    if isinstance(error, EnvironmentFault):
+        return "environment"
+    return stage
+
+
+def retryable(trajectory: Trajectory) -> bool:
+    """Whether another attempt may help: a fault of the host that is not final by its nature."""
+    return (
+        trajectory.outcome is not None
+        and trajectory.outcome.host_fault
+        and trajectory.error is not None
+        and trajectory.error.type
+        not in {"IsolationError", "CapabilityError", "TaskError", "RegistryError"}
+    )

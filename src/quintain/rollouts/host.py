@@ -1,0 +1,185 @@
+"""What the rollouts of one run share: environment, policy, sandboxes, workers, store, budget."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+
+from quintain import registry
+from quintain.errors import ConfigError, SandboxError, SandboxTimeout, boundary
+from quintain.messages import Sampling
+from quintain.protocols import (
+    Environment,
+    Harness,
+    Policy,
+    Sandbox,
+    SandboxBackend,
+    Workers,
+)
+from quintain.record import derive_seed
+from quintain.store import Store
+from quintain.task import Limits, SandboxSpec, Task
+from quintain.trajectory import Trajectory
+from quintain.verifiers.workers import WorkerPool
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One sample of one task to be rolled out."""
+
+    task: Task
+    purpose: str
+    """"train", or an eval's id that names the policy version."""
+    sample_index: int = 0
+
+    def seed(self, run_seed: int) -> int:
+        """The seed of this sample: the same at every attempt and in every process."""
+        return derive_seed(run_seed, self.purpose, self.task.id, self.sample_index)
+
+
+@dataclass(slots=True)
+class Budget:
+    """What a run may spend. An exhausted budget stops admission; what runs is finished."""
+
+    max_cost_usd: float | None = None
+    max_tokens: int | None = None
+    """Sampled tokens."""
+    cost_usd: float = 0.0
+    tokens: int = 0
+
+    def spend(self, trajectory: Trajectory) -> None:
+        """Counts what a rollout used."""
+        self.cost_usd += trajectory.usage.cost_usd
+        self.tokens += trajectory.usage.completion_tokens
+
+    @property
+    def exhausted(self) -> str:
+        """Which bound is reached, in words; empty while none is."""
+        if self.max_cost_usd is not None and self.cost_usd >= self.max_cost_usd:
+            return f"${self.cost_usd:.4f} of ${self.max_cost_usd:g} spent"
+        if self.max_tokens is not None and self.tokens >= self.max_tokens:
+            return f"{self.tokens} of {self.max_tokens} tokens sampled"
+        return ""
+
+
+@dataclass(slots=True)
+class Host:
+    """The shared surroundings of a run's rollouts; an async context manager.
+
+    Sandboxes and workers are opened when first asked for, and closed with the host.
+    """
+
+    environment: Environment
+    policy: Policy
+    store: Store | None = None
+    """None: nothing is kept (a trial rollout)."""
+    run_seed: int = 0
+    sampling: Sampling | None = None
+    """Overrides the environment's."""
+    limits: Limits | None = None
+    """Overrides the environment's and the task's."""
+    harness: Harness | None = None
+    """None: the plain loop."""
+    backend: str | SandboxBackend = "native"
+    allow_weaker: bool = False
+    """Go on where the sandbox cannot enforce all that is asked for."""
+    retries: int = 2
+    """Further attempts after a fault of the host."""
+    backoff_s: float = 0.5
+    """Wait before the second attempt; doubles each time."""
+    setup_s: float = 60.0
+    """Deadline for opening an episode."""
+    judge_s: float = 300.0
+    """Deadline for a verdict."""
+    close_s: float = 30.0
+    """Deadline for closing a sandbox or an episode."""
+    budget: Budget = field(default_factory=Budget)
+    keep_sandbox: bool = False
+    """Leave sandboxes open after the verdict, for a look inside; `kept` lists them."""
+    kept: list[Sandbox] = field(default_factory=list)
+    _backend: SandboxBackend | None = None
+    _workers: WorkerPool | None = None
+
+    async def __aenter__(self) -> Host:
+        if self.harness is None:
+            self.harness = registry.harnesses.get("loop")()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Closes sandboxes and workers; may be called twice."""
+        backend, self._backend = self._backend, None
+        workers, self._workers = self._workers, None
+        try:
+            if backend is not None and isinstance(self.backend, str):
+                await backend.close()
+        finally:
+            if workers is not None:
+                await workers.close()
+
+    @property
+    def workers(self) -> Workers:
+        """The killable worker processes, started when first asked for."""
+        if self._workers is None:
+            self._workers = WorkerPool()
+        return self._workers
+
+    def _sandboxes(self) -> SandboxBackend:
+        if self._backend is None:
+            if isinstance(self.backend, str):
+                make = registry.sandboxes.get(self.backend)
+                self._backend = make(allow_weaker=self.allow_weaker)
+            else:
+                self._backend = self.backend
+        assert self._backend is not None
+        return self._backend
+
+    async def open_sandbox(self, spec: SandboxSpec) -> Sandbox:
+        """A fresh sandbox, within the spec's own start-up deadline.
+
+        Raises:
+            SandboxError: it did not come up, or (IsolationError) cannot be had on this host.
+        """
+        try:
+            async with asyncio.timeout(spec.startup_s):
+                with boundary(SandboxError, "opening a sandbox"):
+                    return await self._sandboxes().open(spec)
+        except TimeoutError as error:
+            raise SandboxTimeout(f"a sandbox did not open within {spec.startup_s:g} s") from error
+
+    def limits_of(self, task: Task) -> Limits:
+        """The limits that hold for a task: the caller's, the task's, the environment's."""
+        return self.limits or task.limits or self.environment.limits
+
+    def sandbox_of(self, task: Task) -> SandboxSpec | None:
+        """The sandbox spec of a task: its own, or the environment's."""
+        return task.sandbox or self.environment.sandbox
+
+
+def check_purpose(purpose: str) -> str:
+    """A purpose as it is: one line, not empty.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    if not purpose or "\n" in purpose:
+        raise ConfigError(f"a purpose is one line of text, got {purpose!r}")
+    return purpose
+
+
+def jobs_of(tasks: Sequence[Task], purpose: str, samples: int) -> list[Job]:
+    """All samples of all tasks: every task's first sample before any task's second."""
+    return [
+        Job(task=task, purpose=check_purpose(purpose), sample_index=index)
+        for index in range(samples)
+        for task in tasks
+    ]

@@ -1,0 +1,185 @@
+"""Many rollouts: bounded concurrency, retries, a budget that stops admission, progress.
+
+A sample that is in the store already is not run again. A fault of the host is committed as an
+attempt that does not count, and tried again after a wait; the last attempt counts as what it is
+and never as a reward.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from quintain.record import derive_seed
+from quintain.rollouts.attempt import attempt, retryable
+from quintain.rollouts.host import Host, Job
+from quintain.rollouts.watchdog import Watchdog
+from quintain.task import Task
+from quintain.trajectory import TRAIN, Trajectory
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far a schedule is."""
+
+    total: int | None
+    """Samples in all, those already in the store included; None: unknown."""
+    done: int = 0
+    resumed: int = 0
+    """Of `done`, how many were in the store before."""
+    retried: int = 0
+    outcomes: Counter[str] = field(default_factory=Counter)
+    stopped: str = ""
+    """Why admission ended early; empty when it did not."""
+    began: float = field(default_factory=time.monotonic)
+
+    @property
+    def left_s(self) -> float | None:
+        """Estimated seconds to the end; None before there is anything to go by."""
+        fresh = self.done - self.resumed
+        if self.total is None or fresh == 0:
+            return None
+        return (time.monotonic() - self.began) / fresh * (self.total - self.done)
+
+
+async def rollout(
+    job: Job, host: Host, *, queue_s: float = 0.0, progress: Progress | None = None
+) -> Trajectory:
+    """One sample to its final attempt, committed to the host's store.
+
+    Args:
+        job: which sample.
+        host: the run's surroundings, entered.
+        queue_s: how long the job waited to be started.
+        progress: counts retries when given.
+    """
+    store = host.store
+    name = host.environment.name
+    first = 0
+    if store is not None:
+        first = store.next_attempt(job.purpose, name, job.task.id, job.sample_index)
+    for number in range(first, first + host.retries + 1):
+        trajectory, blobs = await attempt(job, host, number, queue_s=queue_s)
+        host.budget.spend(trajectory)
+        final = number == first + host.retries or not retryable(trajectory)
+        if store is not None:
+            await store.commit(trajectory, final=final, blobs=blobs)
+        if final:
+            return trajectory
+        if progress is not None:
+            progress.retried += 1
+        queue_s = 0.0
+        # Full jitter, from a stable hash: a failed server is not hit by everyone at once.
+        share = derive_seed(job.seed(host.run_seed), "backoff", number) / 2**63
+        await asyncio.sleep(host.backoff_s * 2 ** (number - first) * (0.5 + share))
+    raise AssertionError("the last attempt is final")
+
+
+async def schedule(
+    jobs: Iterable[Job],
+    host: Host,
+    *,
+    concurrency: int,
+    total: int | None = None,
+    on_done: Callable[[Trajectory, Progress], None] | None = None,
+    progress: Progress | None = None,
+) -> Progress:
+    """Runs all jobs that the store does not hold yet.
+
+    Args:
+        jobs: in the order to start them; taken one at a time, so it may be lazy.
+        host: the run's surroundings, entered.
+        concurrency: rollouts at once.
+        total: how many jobs there are, for the estimate; None: counted when `jobs` has a length.
+        on_done: called on the loop after each commit.
+        progress: an object to count in; None: a new one.
+
+    Returns:
+        The final progress; `stopped` says why admission ended early, if it did.
+    """
+    if total is None and isinstance(jobs, Sequence):
+        total = len(jobs)
+    if progress is None:
+        progress = Progress(total=total)
+    done = _committed(host, progress)
+    pending: Iterator[Job] = iter(jobs)
+    admitted = time.monotonic()
+
+    async def worker() -> None:
+        for job in pending:
+            if (job.purpose, job.task.id, job.sample_index) in done:
+                progress.done += 1
+                progress.resumed += 1
+                continue
+            if host.budget.exhausted:
+                progress.stopped = f"budget: {host.budget.exhausted}"
+                return
+            trajectory = await rollout(
+                job, host, queue_s=time.monotonic() - admitted, progress=progress
+            )
+            progress.done += 1
+            progress.outcomes[str(trajectory.outcome)] += 1
+            if on_done is not None:
+                on_done(trajectory, progress)
+
+    async with Watchdog(), asyncio.TaskGroup() as group:
+        for _ in range(max(1, concurrency)):
+            group.create_task(worker())
+    return progress
+
+
+def _committed(host: Host, progress: Progress) -> set[tuple[str, str, int]]:
+    """The samples that need no rollout; what they cost counts against the budget."""
+    if host.store is None:
+        return set()
+    done: set[tuple[str, str, int]] = set()
+    for row in host.store.rows(environment=host.environment.name):
+        done.add((row.key.purpose, row.key.task_id, row.key.sample_index))
+    return done
+
+
+async def rollout_group(
+    task: Task,
+    sample_indexes: Sequence[int],
+    host: Host,
+    *,
+    purpose: str = TRAIN,
+    slots: asyncio.Semaphore | None = None,
+) -> list[Trajectory]:
+    """The G samples of one task, in the order of their indexes, each to its final attempt.
+
+    Samples that the store holds already are read, not run again.
+
+    Args:
+        task: what all of them play.
+        sample_indexes: fixed when the group was admitted.
+        host: the run's surroundings, entered.
+        purpose: what they are stored under.
+        slots: bounds how many rollouts of all groups run at once.
+    """
+    known: dict[int, Trajectory] = {}
+    if host.store is not None:
+        known = {
+            trajectory.sample_index: trajectory
+            for trajectory in host.store.trajectories(
+                purpose=purpose, environment=host.environment.name, task_id=task.id
+            )
+            if trajectory.sample_index in sample_indexes
+        }
+    asked = time.monotonic()
+
+    async def one(index: int) -> Trajectory:
+        if index in known:
+            return known[index]
+        job = Job(task=task, purpose=purpose, sample_index=index)
+        if slots is None:
+            return await rollout(job, host)
+        async with slots:
+            return await rollout(job, host, queue_s=time.monotonic() - asked)
+
+    async with asyncio.TaskGroup() as group:
+        members = [group.create_task(one(index)) for index in sample_indexes]
+    return [member.result() for member in members]
