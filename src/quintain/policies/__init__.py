@@ -1,0 +1,1 @@
+"""Who acts: `chat` (a served model), `local` (owns its weights), `scripted`, `replay`."""
