@@ -58,7 +58,11 @@ class Environment:
     ) -> None:
         self.name = name
         self.tasks = as_source(tasks)
-        self.verifier: Verifier = registry.verifiers.get("function")(verifier)
+        self.verifier: Verifier = (
+            verifier
+            if isinstance(verifier, Verifier)
+            else registry.verifiers.get("function")(verifier)
+        )
         self.tools = as_tools(tools)
         self.sandbox = _spec(sandbox)
         self.limits = limits or Limits()

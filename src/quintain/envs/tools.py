@@ -196,34 +196,6 @@ def describe_exec(result: ExecResult) -> str:
     return "\n".join(part.rstrip("\n") for part in parts)
 
 
-async def _shell(command: str, sandbox: Any, timeout_s: float | None = None) -> ExecResult:  # noqa: D417
-    """Runs a command in a shell inside the sandbox and returns its output.
-
-    Args:
-        command: what `sh -c` runs.
-        timeout_s: seconds after which it is killed.
-    """
-    result: ExecResult = await sandbox.exec(["/bin/sh", "-c", command], timeout_s=timeout_s)
-    return result
-
-
-async def _python(code: str, sandbox: Any, timeout_s: float | None = None) -> ExecResult:  # noqa: D417
-    """Runs a Python program inside the sandbox and returns what it prints.
-
-    Args:
-        code: the program.
-        timeout_s: seconds after which it is killed.
-    """
-    result: ExecResult = await sandbox.exec(["python3", "-"], stdin=code, timeout_s=timeout_s)
-    return result
-
-
-shell = FunctionTool(_shell, name="shell", timeout_s=3600.0)
-"""`shell(command)`: a command in the sandbox."""
-python = FunctionTool(_python, name="python", timeout_s=3600.0)
-"""`python(code)`: a Python program in the sandbox."""
-
-
 def _arguments_model(
     name: str,
     function: Callable[..., Any],
@@ -278,3 +250,31 @@ def _explain(error: ValidationError, spec: ToolSpec) -> str:
     wanted = json.dumps(spec.parameters.get("properties", {}), ensure_ascii=False)
     required = ", ".join(spec.parameters.get("required", [])) or "none"
     return f"wrong arguments for {spec.name}: {problems}. Expected {wanted}; required: {required}."
+
+
+async def _shell(command: str, sandbox: Any, timeout_s: float | None = None) -> ExecResult:  # noqa: D417
+    """Runs a command in a shell inside the sandbox and returns its output.
+
+    Args:
+        command: what `sh -c` runs.
+        timeout_s: seconds after which it is killed.
+    """
+    result: ExecResult = await sandbox.exec(["/bin/sh", "-c", command], timeout_s=timeout_s)
+    return result
+
+
+async def _python(code: str, sandbox: Any, timeout_s: float | None = None) -> ExecResult:  # noqa: D417
+    """Runs a Python program inside the sandbox and returns what it prints.
+
+    Args:
+        code: the program.
+        timeout_s: seconds after which it is killed.
+    """
+    result: ExecResult = await sandbox.exec(["python3", "-"], stdin=code, timeout_s=timeout_s)
+    return result
+
+
+shell = FunctionTool(_shell, name="shell", timeout_s=3600.0)
+"""`shell(command)`: a command in the sandbox."""
+python = FunctionTool(_python, name="python", timeout_s=3600.0)
+"""`python(code)`: a Python program in the sandbox."""
