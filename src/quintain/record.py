@@ -20,9 +20,12 @@ class Record(BaseModel):
     )
 
 
+_encoder = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=str)
+
+
 def canonical(value: Json) -> str:
     """JSON text with sorted keys and no spaces: equal values give equal texts."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=str)
+    return _encoder.encode(value)
 
 
 def digest(*parts: object) -> str:
@@ -37,6 +40,8 @@ def digest(*parts: object) -> str:
             data = part
         elif isinstance(part, str):
             data = part.encode("utf-8", "surrogatepass")
+        elif type(part) is int:
+            data = b"%d" % part
         else:
             data = canonical(part).encode("utf-8", "surrogatepass")
         hasher.update(len(data).to_bytes(8, "little"))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -44,6 +45,7 @@ class _Walk:
     job: Job
     host: Host
     recorder: EpisodeRecorder
+    seed: int
     number: int
     began: float
     queue_s: float
@@ -68,7 +70,7 @@ class _Walk:
             purpose=self.job.purpose,
             sample_index=self.job.sample_index,
             attempt=self.number,
-            seed=self.job.seed(self.host.run_seed),
+            seed=self.seed,
             started=self.started,
             tools=recorder.tools,
             opening=recorder.opening,
@@ -109,12 +111,13 @@ async def attempt(
         ConfigError: the run is set up wrongly; every attempt would fail.
     """
     seed = job.seed(host.run_seed)
-    session = digest(job.purpose, job.task.id, job.sample_index, number, host.run_seed)
+    session = digest(seed, number)
     sampling = host.sampling or host.environment.sampling
     walk = _Walk(
         job=job,
         host=host,
         recorder=EpisodeRecorder(session, seed, sampling),
+        seed=seed,
         number=number,
         began=time.monotonic(),
         queue_s=queue_s,
@@ -151,9 +154,7 @@ async def _set_up(walk: _Walk) -> None:
     walk.stage = "environment"
     with boundary(EnvironmentFault, f"opening task {task.id}"):
         async with asyncio.timeout(host.setup_s):
-            walk.episode = await host.environment.open(
-                public, task.world, walk.sandbox, walk.job.seed(host.run_seed)
-            )
+            walk.episode = await host.environment.open(public, task.world, walk.sandbox, walk.seed)
     walk.setup_s = time.monotonic() - walk.began
 
 
@@ -240,12 +241,13 @@ async def _close(walk: _Walk) -> None:
             await _closing(walk, walk.sandbox.close(), SandboxError, "closing the sandbox")
 
 
-async def _closing(walk: _Walk, closing: object, kind: type[RolloutError], what: str) -> None:
-    task = asyncio.ensure_future(closing)  # type: ignore[call-overload]
+async def _closing(
+    walk: _Walk, closing: Awaitable[None], kind: type[RolloutError], what: str
+) -> None:
     try:
         with boundary(kind, what):
             async with asyncio.timeout(walk.host.close_s):
-                await asyncio.shield(task)
+                await closing
     except RolloutError as error:
         # The verdict stands: what is left behind is told, and swept with the backend.
         walk.recorder.event("close.failed", {"what": what, "error": str(error)})

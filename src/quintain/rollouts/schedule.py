@@ -46,7 +46,12 @@ class Progress:
 
 
 async def rollout(
-    job: Job, host: Host, *, queue_s: float = 0.0, progress: Progress | None = None
+    job: Job,
+    host: Host,
+    *,
+    queue_s: float = 0.0,
+    progress: Progress | None = None,
+    first: int | None = None,
 ) -> Trajectory:
     """One sample to its final attempt, committed to the host's store.
 
@@ -55,12 +60,15 @@ async def rollout(
         host: the run's surroundings, entered.
         queue_s: how long the job waited to be started.
         progress: counts retries when given.
+        first: number of the first attempt; None: whatever the store says comes next.
     """
     store = host.store
-    name = host.environment.name
-    first = 0
-    if store is not None:
-        first = store.next_attempt(job.purpose, name, job.task.id, job.sample_index)
+    if first is None:
+        first = 0
+        if store is not None:
+            first = store.next_attempt(
+                job.purpose, host.environment.name, job.task.id, job.sample_index
+            )
     for number in range(first, first + host.retries + 1):
         trajectory, blobs = await attempt(job, host, number, queue_s=queue_s)
         host.budget.spend(trajectory)
@@ -104,13 +112,14 @@ async def schedule(
         total = len(jobs)
     if progress is None:
         progress = Progress(total=total)
-    done = _committed(host, progress)
+    done, attempts = _committed(host)
     pending: Iterator[Job] = iter(jobs)
     admitted = time.monotonic()
 
     async def worker() -> None:
         for job in pending:
-            if (job.purpose, job.task.id, job.sample_index) in done:
+            key = (job.purpose, job.task.id, job.sample_index)
+            if key in done:
                 progress.done += 1
                 progress.resumed += 1
                 continue
@@ -118,7 +127,11 @@ async def schedule(
                 progress.stopped = f"budget: {host.budget.exhausted}"
                 return
             trajectory = await rollout(
-                job, host, queue_s=time.monotonic() - admitted, progress=progress
+                job,
+                host,
+                queue_s=time.monotonic() - admitted,
+                progress=progress,
+                first=attempts.get(key, 0),
             )
             progress.done += 1
             progress.outcomes[str(trajectory.outcome)] += 1
@@ -131,14 +144,20 @@ async def schedule(
     return progress
 
 
-def _committed(host: Host, progress: Progress) -> set[tuple[str, str, int]]:
-    """The samples that need no rollout; what they cost counts against the budget."""
-    if host.store is None:
-        return set()
-    done: set[tuple[str, str, int]] = set()
-    for row in host.store.rows(environment=host.environment.name):
-        done.add((row.key.purpose, row.key.task_id, row.key.sample_index))
-    return done
+_Key = tuple[str, str, int]
+
+
+def _committed(host: Host) -> tuple[set[_Key], dict[_Key, int]]:
+    """The samples that need no rollout, and the next attempt of those that were tried."""
+    done: set[_Key] = set()
+    attempts: dict[_Key, int] = {}
+    if host.store is not None:
+        for row in host.store.rows(environment=host.environment.name, final=None):
+            key = (row.key.purpose, row.key.task_id, row.key.sample_index)
+            attempts[key] = row.key.attempt + 1
+            if row.final:
+                done.add(key)
+    return done, attempts
 
 
 async def rollout_group(
