@@ -1,0 +1,111 @@
+"""`TrainConfig`: everything that can be set about a training run, with units and defaults."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from quintain.messages import Sampling
+from quintain.record import Record
+from quintain.training.algorithms import Aggregation, Algorithm, algorithm
+from quintain.training.batching import Overlong
+
+Mode = Literal["auto", "sync", "async"]
+
+
+class TrainConfig(Record):
+    """Settings of one training run."""
+
+    algorithm: str = "grpo"
+    """A name of the registry table `algorithms`, or `"my.module:function"`."""
+    steps: int = Field(default=100, gt=0)
+    """Training steps in all; a resumed run goes on to this number."""
+    group_size: int = Field(default=8, ge=2)
+    """G: samples of one task that are compared with each other."""
+    groups_per_step: int = Field(default=8, ge=1)
+    """P: tasks whose groups make up one step."""
+    mode: Mode = "auto"
+    """`sync`: rollouts and learner take turns; `async`: they overlap; `auto`: measured in the
+    first step, synchronous when rollouts take less than `sync_below_s`."""
+    sync_below_s: float = Field(default=30.0, gt=0)
+    """With `auto`: seconds of the 95th percentile of rollouts below which to stay synchronous."""
+    max_staleness: int = Field(default=4, ge=0)
+    """Policy versions by which a token may be older than the learner when it is trained; older ones
+    are masked. 0 is the synchronous mode."""
+    max_concurrent_rollouts: int = Field(default=64, gt=0)
+    refill_groups: int | None = Field(default=None, ge=0)
+    """Groups drawn in addition in one step, at most, in place of groups whose rewards are all
+    equal; None: `groups_per_step`."""
+    min_signal: float = Field(default=0.25, ge=0, le=1)
+    """Share of a step's groups that must carry signal; with fewer, the step changes nothing."""
+    lr: float | None = Field(default=None, gt=0)
+    """Peak learning rate; None: 2e-4 for LoRA adapters, 1e-5 for all parameters."""
+    warmup_steps: int = Field(default=2, ge=0)
+    """Optimiser steps over which the learning rate rises."""
+    weight_decay: float = Field(default=0.0, ge=0)
+    max_grad_norm: float = Field(default=1.0, gt=0)
+    updates_per_batch: int = Field(default=1, ge=1)
+    """Optimiser steps on one batch."""
+    clip_low: float | None = Field(default=None, ge=0, le=1)
+    """None: the algorithm's; likewise the next ones."""
+    clip_high: float | None = Field(default=None, ge=0)
+    importance_cap: float | None = Field(default=None, gt=0)
+    aggregation: Aggregation | None = None
+    overlong: Overlong = "keep"
+    """What becomes of trajectories that a limit cut short: trained with their verdict, masked, or
+    their reward lowered by `overlong_penalty`."""
+    overlong_penalty: float = Field(default=0.5, ge=0)
+    max_row_tokens: int = Field(default=8192, gt=1)
+    """Longer rows are cut at the end."""
+    micro_tokens: int = Field(default=4096, gt=0)
+    """Tokens of one forward and backward pass; bounds the learner's memory."""
+    sampling: Sampling | None = None
+    """How the policy samples in training; None: as the environment says."""
+    max_fault_share: float = Field(default=0.25, ge=0, le=1)
+    """Share of host-caused faults among the latest rollouts above which training stops."""
+    checkpoint_every: int = Field(default=10, gt=0)
+    """Steps between checkpoints; the first and the last step always have one."""
+    eval_every: int = Field(default=10, ge=0)
+    """Steps between evaluations, each of a checkpoint of its own; 0: before and after only."""
+    task_pool: int = Field(default=10_000, gt=0)
+    """Training tasks that are drawn from, at most: the first ones of the source."""
+    seed: int = 0
+    learner_threads: int | None = Field(default=None, gt=0)
+    """CPU threads of the learner's process; None: all."""
+
+    @model_validator(mode="after")
+    def _asynchronous_needs_staleness(self) -> TrainConfig:
+        if self.mode == "async" and self.max_staleness == 0:
+            raise ValueError(
+                "mode 'async' needs max_staleness of at least 1; 0 is the synchronous mode"
+            )
+        return self
+
+    @property
+    def refills(self) -> int:
+        """Groups drawn in addition in one step, at most."""
+        return self.groups_per_step if self.refill_groups is None else self.refill_groups
+
+    def resolved(self) -> Algorithm:
+        """The algorithm with this run's changes.
+
+        Raises:
+            RegistryError: no such algorithm.
+        """
+        changes: dict[str, Any] = {
+            name: value
+            for name in ("clip_low", "clip_high", "importance_cap", "aggregation")
+            if (value := getattr(self, name)) is not None
+        }
+        return algorithm(self.algorithm, **changes)
+
+    def evaluates_at(self, step: int) -> bool:
+        """Whether an evaluation belongs to a step."""
+        if step in (0, self.steps):
+            return True
+        return self.eval_every > 0 and step % self.eval_every == 0
+
+    def saves_at(self, step: int) -> bool:
+        """Whether a checkpoint belongs to a step."""
+        return self.evaluates_at(step) or step % self.checkpoint_every == 0
