@@ -1,4 +1,4 @@
-"""A file imports only what stands on a lower floor; folders of one shelf never import each other."""
+"""Imports go down only; folders of one shelf never import each other."""
 
 from __future__ import annotations
 

@@ -111,9 +111,8 @@ async def test_errors_can_be_made_to_run_again(tmp_path: Path) -> None:
 
 
 async def test_an_unjudged_trajectory_is_refused(tmp_path: Path) -> None:
-    with begin(tmp_path / "run") as store:
-        with pytest.raises(StoreError, match="no outcome"):
-            await store.commit(made().model_copy(update={"outcome": None}))
+    with begin(tmp_path / "run") as store, pytest.raises(StoreError, match="no outcome"):
+        await store.commit(made().model_copy(update={"outcome": None}))
 
 
 async def test_blobs_lie_under_their_hash(tmp_path: Path) -> None:
