@@ -8,18 +8,26 @@ the exit of the process. Pure functions that must really end go to killable proc
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
+import os
 import queue
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from quintain.errors import EnvironmentFault
+
 T = TypeVar("T")
 
 MAX_THREADS = 1024
 """Threads at once, abandoned ones included; at the cap a call fails instead of waiting forever."""
 _IDLE_S = 10.0
+
+
+class DeadlinePassed(TimeoutError):
+    """The wait for a function ended; a `TimeoutError` of the function's own is not one of these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +53,7 @@ class _Threads:
             if self._idle > 0:
                 self._idle -= 1
             elif self._total >= MAX_THREADS:
-                raise RuntimeError(
+                raise EnvironmentFault(
                     f"{MAX_THREADS} user functions are stuck in threads; give them deadlines of "
                     "their own, or make them async"
                 )
@@ -72,24 +80,39 @@ class _Threads:
                 )
             except BaseException as error:
                 outcome = (None, error)
+            # A loop that is closed has nobody waiting; this thread must outlive it.
+            with contextlib.suppress(RuntimeError):
+                call.loop.call_soon_threadsafe(_settle, call.future, *outcome)
+            del call, outcome
             with self._lock:
                 self._idle += 1
-            if not call.loop.is_closed():
-                call.loop.call_soon_threadsafe(_settle, call.future, *outcome)
 
 
 def _settle(future: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
     if future.done():
         return
-    if isinstance(error, StopIteration):
-        error = RuntimeError(f"the function raised StopIteration: {error}")
     if error is None:
         future.set_result(value)
+    elif isinstance(error, StopIteration) or not isinstance(error, Exception):
+        # An exit, a cancellation or a StopIteration of the function's own would pass for the
+        # loop's: `sys.exit()` in a user function must not end the run.
+        wrapped = RuntimeError(f"the function raised {type(error).__name__}: {error}")
+        wrapped.__cause__ = error
+        future.set_exception(wrapped)
     else:
         future.set_exception(error)
 
 
 _threads = _Threads()
+
+
+def _forget_threads() -> None:
+    """A forked child has none of its parent's threads."""
+    global _threads
+    _threads = _Threads()
+
+
+os.register_at_fork(after_in_child=_forget_threads)
 
 
 async def in_thread(function: Callable[..., T], *arguments: Any, timeout_s: float | None) -> T:
@@ -101,11 +124,17 @@ async def in_thread(function: Callable[..., T], *arguments: Any, timeout_s: floa
         timeout_s: seconds to wait; the thread is then abandoned. None: no deadline of its own.
 
     Raises:
-        TimeoutError: the deadline passed.
-        RuntimeError: too many functions are stuck already.
+        DeadlinePassed: the deadline passed.
+        EnvironmentFault: too many functions are stuck already.
+        RuntimeError: the function raised something that is no `Exception` (`SystemExit`, …).
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
     _threads.submit(_Call(contextvars.copy_context(), function, arguments, loop, future))
-    async with asyncio.timeout(timeout_s):
-        return await future
+    try:
+        await asyncio.wait({future}, timeout=timeout_s)
+        if not future.done():
+            raise DeadlinePassed(f"no result within {timeout_s} s")
+        return future.result()
+    finally:
+        future.cancel()

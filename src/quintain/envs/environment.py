@@ -13,12 +13,14 @@ from quintain.envs.episode import ToolEpisode
 from quintain.envs.tasks import as_source
 from quintain.envs.tools import FunctionTool, as_tools
 from quintain.errors import ConfigError
-from quintain.messages import Sampling, system
+from quintain.messages import Message, Sampling, system
 from quintain.protocols import Episode, Sandbox, TaskSource, Tool, Verifier
 from quintain.record import Json
 from quintain.task import Limits, PublicTask, SandboxSpec, Task
 
 OpenEpisode = Callable[[PublicTask, Json, Sandbox | None, int], Episode]
+Script = Sequence[Message]
+"""What a policy says in one episode, message by message."""
 
 
 class Environment:
@@ -36,6 +38,9 @@ class Environment:
         graded: whether rewards between 0 and 1 are allowed; by default they are refused.
         artifacts: paths in the sandbox that are kept with the trajectory when present.
         episode: makes the episode instead of the default one, from (task, world, sandbox, seed).
+        oracle: a script that solves a task: checks play it and demand reward 1.
+        fakes: scripts that look like solutions and are none: checks demand reward 0.
+        demonstrations: (n, seed) to n whole conversations on train tasks, for a supervised start.
 
     Raises:
         ConfigError: a tool needs a sandbox and there is none, or an argument is of the wrong kind.
@@ -55,6 +60,9 @@ class Environment:
         graded: bool = False,
         artifacts: Sequence[str] = (),
         episode: OpenEpisode | None = None,
+        oracle: Callable[[Task], Script] | None = None,
+        fakes: Callable[[Task], Sequence[Script]] | None = None,
+        demonstrations: Callable[[int, int], list[list[Message]]] | None = None,
     ) -> None:
         self.name = name
         self.tasks = as_source(tasks)
@@ -69,6 +77,9 @@ class Environment:
         self.sampling = sampling or Sampling()
         self.graded = graded
         self.artifacts = tuple(artifacts)
+        self.oracle = oracle
+        self.fakes = fakes
+        self.demonstrations = demonstrations
         self._system = () if system_prompt is None else (system(system_prompt),)
         self._open_episode = episode
         if self.sandbox is None:

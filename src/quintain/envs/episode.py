@@ -6,6 +6,8 @@ it and counted; it is the candidate's doing and never an exception.
 
 from __future__ import annotations
 
+import copy
+
 from quintain.envs.tools import error_result
 from quintain.messages import Message, ToolCall, ToolResult, tool_results
 from quintain.protocols import Sandbox, Tool, ToolContext
@@ -21,7 +23,7 @@ class ToolEpisode:
         opening: the messages that the policy sees first.
         tools: what it may call.
         task: whose play it is.
-        world: host-side state for the tools that ask for it.
+        world: host-side state for the tools that ask for it; this episode changes a copy.
         sandbox: where tools run.
         seed: of this rollout.
     """
@@ -40,7 +42,11 @@ class ToolEpisode:
         self._opening = opening
         self._events: list[Event] = []
         self._context = ToolContext(
-            task=task, sandbox=sandbox, world=world, seed=seed, event=self._event
+            task=task,
+            sandbox=sandbox,
+            world=copy.deepcopy(world),
+            seed=seed,
+            event=self._event,
         )
         self._by_name = {tool.spec.name: tool for tool in tools}
 

@@ -3,18 +3,20 @@
 A function's parameters become the JSON schema, its docstring the description. Parameters named
 `sandbox`, `task`, `world` or `context` are filled in by the episode and hidden from the policy. A
 synchronous function runs in a thread with a deadline, so that one that blocks stops nobody else;
-an `async def` runs on the loop.
+an `async def` runs on the loop. What the policy did wrong a function tells by raising `ToolError`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import json
 import re
+import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import pydantic
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -23,12 +25,18 @@ from quintain.errors import ConfigError, QuintainError
 from quintain.messages import FilePart, ImagePart, TextPart, ToolCall, ToolResult, ToolSpec
 from quintain.protocols import ExecResult, Tool, ToolContext
 from quintain.record import Json
-from quintain.threads import in_thread
+from quintain.threads import DeadlinePassed, in_thread
 
 INJECTED = ("sandbox", "task", "world", "context")
 """Parameters that the episode fills in."""
 
 _Content = TextPart | ImagePart | FilePart
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
+T = TypeVar("T")
+
+
+class ToolError(Exception):
+    """What the policy did wrong, in words for it to read; raised by a tool's function."""
 
 
 class FunctionTool:
@@ -56,11 +64,19 @@ class FunctionTool:
         self._inline = inline
         self._async = inspect.iscoroutinefunction(function)
         tool_name = name or str(getattr(function, "__name__", type(function).__name__))
-        summary, parameter_docs = _read_docstring(inspect.getdoc(function) or "")
+        if not _NAME.fullmatch(tool_name):
+            raise ConfigError(
+                f"a tool's name is made of letters, digits, _ and -, got {tool_name!r}: "
+                "give one, as in tool(function, name='search')"
+            )
         parameters = inspect.signature(function).parameters
+        summary, parameter_docs = _read_docstring(inspect.getdoc(function) or "", parameters)
         self._injected = tuple(p for p in parameters if p in INJECTED)
-        self._model = _arguments_model(tool_name, function, parameters, parameter_docs)
-        schema = self._model.model_json_schema()
+        self._names, self._model = _arguments_model(tool_name, function, parameters, parameter_docs)
+        try:
+            schema = self._model.model_json_schema()
+        except pydantic.errors.PydanticUserError as error:
+            raise ConfigError(f"tool {tool_name!r}: {error}") from error
         schema.pop("title", None)
         for field in schema.get("properties", {}).values():
             field.pop("title", None)
@@ -90,29 +106,44 @@ class FunctionTool:
             validated = self._model.model_validate(call.arguments)
         except ValidationError as error:
             return error_result(call, _explain(error, self.spec))
-        arguments = {name: getattr(validated, name) for name in type(validated).model_fields}
+        arguments = {name: getattr(validated, field) for field, name in self._names.items()}
         for name in self._injected:
             arguments[name] = context if name == "context" else getattr(context, name)
         try:
             value = await self._run(arguments)
         except QuintainError:
             raise
-        except TimeoutError:
+        except ToolError as error:
+            return error_result(call, str(error))
+        except DeadlinePassed:
             context.event("tool.timeout", {"tool": call.name, "timeout_s": self.timeout_s})
             return error_result(call, f"{call.name} took longer than {self.timeout_s:g} s")
         except Exception as error:
-            text = f"{type(error).__name__}: {error}"
+            text = readable(f"{type(error).__name__}: {error}")
             context.event("tool.exception", {"tool": call.name, "error": text})
             return error_result(call, text)
         return ToolResult(call_id=call.id, name=call.name, content=as_content(value))
 
     async def _run(self, arguments: dict[str, Any]) -> Any:
         if self._async:
-            async with asyncio.timeout(self.timeout_s):
-                return await self.function(**arguments)
+            return await _before(self.timeout_s, self.function(**arguments))
         if self._inline:
-            return self.function(**arguments)
-        return await in_thread(lambda: self.function(**arguments), timeout_s=self.timeout_s)
+            value = self.function(**arguments)
+        else:
+            value = await in_thread(lambda: self.function(**arguments), timeout_s=self.timeout_s)
+        # A partial or a lambda of an `async def` does not look asynchronous until it is called.
+        return await _before(self.timeout_s, value) if inspect.isawaitable(value) else value
+
+
+async def _before(timeout_s: float, awaitable: Awaitable[T]) -> T:
+    """Awaits with a deadline that cannot be taken for a `TimeoutError` of the awaited's own."""
+    try:
+        async with asyncio.timeout(timeout_s) as deadline:
+            return await awaitable
+    except TimeoutError as error:
+        if deadline.expired():
+            raise DeadlinePassed(f"no result within {timeout_s} s") from error
+        raise
 
 
 def tool(
@@ -157,8 +188,13 @@ def as_tools(tools: Sequence[Tool | Callable[..., Any]]) -> tuple[Tool, ...]:
 def error_result(call: ToolCall, text: str) -> ToolResult:
     """The result of a call that did not work, saying why."""
     return ToolResult(
-        call_id=call.id, name=call.name, content=(TextPart(text=text),), is_error=True
+        call_id=call.id, name=call.name, content=(TextPart(text=readable(text)),), is_error=True
     )
+
+
+def readable(text: str) -> str:
+    """The text with half surrogate pairs, which no encoding can carry, replaced."""
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def as_content(value: Any) -> tuple[_Content, ...]:
@@ -166,7 +202,7 @@ def as_content(value: Any) -> tuple[_Content, ...]:
     if value is None:
         return ()
     if isinstance(value, str):
-        return (TextPart(text=value),)
+        return (TextPart(text=readable(value)),)
     if isinstance(value, TextPart | ImagePart | FilePart):
         return (value,)
     if isinstance(value, ExecResult):
@@ -177,7 +213,7 @@ def as_content(value: Any) -> tuple[_Content, ...]:
             return parts
     if isinstance(value, BaseModel):
         return (TextPart(text=value.model_dump_json()),)
-    return (TextPart(text=json.dumps(value, ensure_ascii=False, default=str)),)
+    return (TextPart(text=readable(json.dumps(value, ensure_ascii=False, default=str))),)
 
 
 def describe_exec(result: ExecResult) -> str:
@@ -201,45 +237,82 @@ def _arguments_model(
     function: Callable[..., Any],
     parameters: Mapping[str, inspect.Parameter],
     docs: Mapping[str, str],
-) -> type[BaseModel]:
-    try:
-        hints = typing.get_type_hints(function, include_extras=True)
-    except NameError:
-        hints = {}
+) -> tuple[dict[str, str], type[BaseModel]]:
+    """A model of the arguments, and from its fields to the parameters they stand for.
+
+    Fields are numbered and the parameters are their aliases, so that a parameter may be named
+    `_x`, `json` or `model_config`.
+    """
+    names: dict[str, str] = {}
     fields: dict[str, Any] = {}
     for key, parameter in parameters.items():
         if key in INJECTED:
             continue
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             raise ConfigError(f"tool {name!r}: *args and **kwargs cannot be described to a policy")
-        hint = hints.get(key, Any if parameter.annotation is parameter.empty else None)
-        if hint is None:
-            raise ConfigError(f"tool {name!r}: cannot resolve the annotation of {key!r}")
+        if parameter.kind is parameter.POSITIONAL_ONLY:
+            raise ConfigError(f"tool {name!r}: {key!r} is positional-only; policies name arguments")
         default = ... if parameter.default is parameter.empty else parameter.default
-        fields[key] = (hint, Field(default, description=docs.get(key)))
+        field = f"p{len(names)}"
+        names[field] = key
+        fields[field] = (
+            _hint(name, function, parameter),
+            Field(default, alias=key, description=docs.get(key)),
+        )
     try:
-        return pydantic.create_model(
-            name, __config__=ConfigDict(extra="forbid", protected_namespaces=()), **fields
+        model = pydantic.create_model(
+            name, __config__=ConfigDict(extra="forbid", arbitrary_types_allowed=False), **fields
         )
     except pydantic.errors.PydanticUserError as error:
         raise ConfigError(f"tool {name!r}: {error}") from error
+    return names, model
 
 
-def _read_docstring(text: str) -> tuple[str, dict[str, str]]:
+def _hint(name: str, function: Callable[..., Any], parameter: inspect.Parameter) -> Any:
+    """The parameter's type; one at a time, so that an injected one may be known to checkers only.
+
+    Raises:
+        ConfigError: its annotation is a string that cannot be resolved.
+    """
+    if parameter.annotation is parameter.empty:
+        return Any
+    plain = inspect.unwrap(function)
+    while isinstance(plain, functools.partial):
+        plain = plain.func
+    plain = getattr(plain, "__func__", plain if hasattr(plain, "__globals__") else None)
+    plain = plain or type(function).__call__
+    carrier = types.new_class("_Carrier")
+    carrier.__annotations__ = {"it": parameter.annotation}
+    try:
+        local = inspect.getclosurevars(plain).nonlocals if inspect.isfunction(plain) else {}
+        hints = typing.get_type_hints(
+            carrier, getattr(plain, "__globals__", {}), dict(local), include_extras=True
+        )
+    except Exception as error:
+        raise ConfigError(
+            f"tool {name!r}: cannot resolve the annotation {parameter.annotation!r} of "
+            f"{parameter.name!r}: {error}"
+        ) from error
+    return hints["it"]
+
+
+def _read_docstring(
+    text: str, parameters: Mapping[str, inspect.Parameter]
+) -> tuple[str, dict[str, str]]:
     """The description before `Args:`, and what it says of each parameter (google style)."""
-    summary, _, rest = text.partition("Args:")
+    parts = re.split(r"^Args:[ \t]*$", text, maxsplit=1, flags=re.MULTILINE)
     docs: dict[str, str] = {}
     current = ""
-    for line in rest.splitlines():
-        if re.match(r"^(Returns|Raises|Yields|Examples?):", line.strip()):
+    for line in parts[1].splitlines() if len(parts) == 2 else ():
+        if line.strip() and not line[0].isspace():
             break
-        named = re.match(r"^\s{2,}(\w+)(?:\s*\([^)]*\))?:\s*(.*)$", line)
-        if named:
+        named = re.match(r"^\s+\*{0,2}(\w+)(?:\s*\([^)]*\))?:\s*(.*)$", line)
+        if named and named.group(1) in parameters:
             current = named.group(1)
             docs[current] = named.group(2).strip()
         elif current and line.strip():
             docs[current] += " " + line.strip()
-    return re.split(r"\n\s*(?:Returns|Raises):", summary)[0].strip(), docs
+    return re.split(r"^(?:Returns|Raises|Yields|Examples?):", parts[0], flags=re.M)[0].strip(), docs
 
 
 def _explain(error: ValidationError, spec: ToolSpec) -> str:
