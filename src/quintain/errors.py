@@ -10,7 +10,8 @@
     ├── TrainingError(RuntimeError)        training cannot go on
     └── RolloutError(RuntimeError)         the host: never the candidate, never reward 0
         ├── PolicyError                    the model's server or engine failed
-        │   └── ContextOverflow            the conversation no longer fits: a limit, not a fault
+        │   ├── ContextOverflow            the conversation no longer fits: a limit, not a fault
+        │   └── PolicyRefused              it will refuse this call however often it is made
         ├── SandboxError                   the sandbox is broken (not: a command in it failed)
         │   ├── SandboxTimeout(TimeoutError)
         │   ├── IsolationError             a limit or a wall that this host cannot enforce
@@ -65,6 +66,12 @@ class PolicyError(RolloutError):
 
 class ContextOverflow(PolicyError):
     """The conversation does not fit the model's context: ends the episode as a limit."""
+
+    retryable = False
+
+
+class PolicyRefused(PolicyError):
+    """The policy will refuse this call however often it is made."""
 
     retryable = False
 

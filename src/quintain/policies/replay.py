@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from quintain.errors import ConfigError, PolicyError
+from quintain.errors import ConfigError, PolicyRefused
 from quintain.messages import Message, Sampling, ToolSpec
 from quintain.policies.scripted import remember
 from quintain.trajectory import Action, Trajectory
@@ -46,12 +46,6 @@ def _brief(message: Message | None) -> str:
         return "no message"
     said = message.text or " ".join(result.text for result in message.tool_results)
     return f"{message.role} {said[:120]!r}"
-
-
-def _refuse(text: str) -> PolicyError:
-    error = PolicyError(text)
-    error.retryable = False
-    return error
 
 
 class Replay:
@@ -107,14 +101,14 @@ class Replay:
         """The stored action, after comparing the conversation so far.
 
         Raises:
-            PolicyError: nothing stored to replay, or (strict) the first divergence.
+            PolicyRefused: nothing stored to replay, or (strict) the first divergence.
         """
         if session not in self._playing:
             remember(self._playing, session, (self._choose(messages), 0))
         which, step = self._playing[session]
         trajectory = self._stored[which]
         if step >= len(trajectory.steps):
-            raise _refuse(
+            raise PolicyRefused(
                 f"task {trajectory.task_id!r}: the stored trajectory has {len(trajectory.steps)} "
                 f"steps and the episode asks for one more; {self.divergences.get(session, '')}"
             )
@@ -129,7 +123,7 @@ class Replay:
         matching = self._by_text.get(key, [])
         taken = self._used.get(key, 0)
         if taken >= len(matching):
-            raise _refuse(
+            raise PolicyRefused(
                 f"{len(matching)} of {len(self._stored)} stored trajectories open with these "
                 f"messages, number {taken + 1} is asked for: {_brief(messages[-1])}"
             )
@@ -161,7 +155,7 @@ class Replay:
         self.divergences[session] = found
         logger.warning("replay diverges: %s", found)
         if self.strict:
-            raise _refuse(f"the replay diverges: {found}")
+            raise PolicyRefused(f"the replay diverges: {found}")
 
     async def close(self) -> None:
         """Forgets who plays what; divergences stay. May be called twice."""

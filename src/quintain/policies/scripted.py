@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeAlias, TypeVar
 
-from quintain.errors import PolicyError
+from quintain.errors import PolicyError, PolicyRefused
 from quintain.messages import Message, Sampling, ToolSpec, assistant
 from quintain.record import canonical
 from quintain.trajectory import Action, TokenSpan, Usage
@@ -117,7 +117,8 @@ class Scripted:
         """The script's next answer.
 
         Raises:
-            PolicyError: a list that has come to its end, or an answer that is none.
+            PolicyRefused: a list that has come to its end.
+            PolicyError: an answer that is none.
         """
         if self.latency_s:
             await asyncio.sleep(self.latency_s)
@@ -134,12 +135,10 @@ class Scripted:
     def _next(self, session: str) -> Action:
         index = self._calls.get(session, 0)
         if index >= len(self._answers):
-            error = PolicyError(
+            raise PolicyRefused(
                 f"the script of {self.name!r} has {len(self._answers)} answers and was asked for "
                 f"number {index + 1} of session {session!r}: add answers, or give a function"
             )
-            error.retryable = False
-            raise error
         remember(self._calls, session, index + 1)
         return self._answers[index]
 

@@ -280,5 +280,11 @@ def retryable(trajectory: Trajectory) -> bool:
         and trajectory.outcome.host_fault
         and trajectory.error is not None
         and trajectory.error.type
-        not in {"IsolationError", "CapabilityError", "TaskError", "RegistryError"}
+        not in {
+            "IsolationError",
+            "CapabilityError",
+            "TaskError",
+            "RegistryError",
+            "PolicyRefused",
+        }
     )
