@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 from quintain.sandbox.native import NativeBackend
 from quintain.testing import check_sandbox
 
 
-async def test_native():
-    backend = NativeBackend()
+@pytest.mark.parametrize("launcher", ["c", "python"])
+async def test_native(launcher):
+    backend = NativeBackend(launcher=launcher)
     try:
         await check_sandbox(backend)
     finally:

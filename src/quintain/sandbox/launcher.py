@@ -676,16 +676,16 @@ class Server:
         self.poll.register(ours, select.POLLIN)
 
     def _map(self, pid: int, box: _Box) -> None:
+        self.poll.unregister(box.sync)
         try:
             if box.sync.recv(1) == b"U":
                 _write(f"/host/proc/{pid}/uid_map", box.maps[0])
                 _write(f"/host/proc/{pid}/gid_map", box.maps[1])
                 box.sync.send(b"G")
-                return
         except OSError:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        self.poll.unregister(box.sync)
+        box.sync.close()
 
     def _reap(self) -> None:
         while self.boxes:
@@ -693,9 +693,9 @@ class Server:
             if pid == 0:
                 return
             box = self.boxes.pop(pid)
-            with contextlib.suppress(KeyError):
+            if box.sync.fileno() >= 0:
                 self.poll.unregister(box.sync)
-            box.sync.close()
+                box.sync.close()
             _remove(box.clean)
             wire.send(self.owner, wire.GONE, box.number, struct.pack("<i", status))
 

@@ -24,7 +24,7 @@ from typing import Literal
 
 from quintain.errors import CapabilityError, IsolationError, SandboxError, SandboxTimeout
 from quintain.protocols import ExecResult, Probe
-from quintain.sandbox import cgroups, host, layout, wire
+from quintain.sandbox import build, cgroups, host, layout, wire
 from quintain.sandbox.command import Capture, Feed, Report
 from quintain.sandbox.server import SpawnServer
 from quintain.task import SandboxSpec
@@ -454,17 +454,29 @@ class NativeBackend:
             await asyncio.to_thread(cgroups.sweep, here.groups)
             plan = layout.stage_plan(rootless=here.rootless)
             cgroups.stage(plan, here.groups, self._name, layout.HOST)
-            argv = [sys.executable, "-m", "quintain.sandbox.launcher"]
+            argv = await asyncio.to_thread(self._program)
+            path = os.pathsep.join(entry for entry in sys.path if entry)
             try:
-                server = await SpawnServer.start(
-                    argv, plan, {"PYTHONPATH": os.pathsep.join(sys.path)}
-                )
+                server = await SpawnServer.start(argv, plan, {"PYTHONPATH": path})
             except SandboxError:
                 raise
             except OSError as error:
                 raise _explain(error, here) from error
             self._servers[loop] = server
             return server
+
+
+    def _program(self) -> list[str]:
+        found = build.helper() if self.launcher != "python" else None
+        if found is not None:
+            return [str(found)]
+        if self.launcher == "c":
+            raise IsolationError(
+                "launcher='c' was asked for, and the helper cannot be compiled here: install a C "
+                "compiler, or use launcher='auto'",
+                ("c launcher",),
+            )
+        return [sys.executable, "-m", "quintain.sandbox.launcher"]
 
 
 def _refuse_unbuilt(spec: SandboxSpec) -> None:

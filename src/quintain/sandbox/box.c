@@ -1,0 +1,927 @@
+/* The spawn server and supervisor of the native sandbox, as one small program.
+ *
+ * Run as `box FD` with a SOCK_SEQPACKET socket to the owner. The *server* owns every sandbox of one
+ * owner: it forks the first process of a sandbox into a new PID namespace, maps its ids, and ends
+ * them all when the owner is gone. That first process, the *supervisor*, carries out the plan (a
+ * list of mounts, writes, ... that the owner made), gives up its rights, and starts commands on
+ * request. Each command has a *minder*: the reaper of all its descendants, which reports by wait4,
+ * keeps the time, and kills what is left.
+ *
+ * `launcher.py` is the same program in Python; `wire.py` says what the frames and steps mean.
+ * Nothing here trusts what runs inside: the candidate cannot signal, trace or write to any of these
+ * processes, and they read nothing from it.
+ */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <net/if.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/vfs.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#ifndef SYS_pidfd_open
+#define SYS_pidfd_open 434
+#endif
+#ifndef SYS_close_range
+#define SYS_close_range 436
+#endif
+#ifndef SYS_openat2
+#define SYS_openat2 437
+#endif
+
+enum { VERSION = 1 };
+enum { INIT = 1, OPEN, CLOSE, READY = 8, FAILED, GONE };
+enum { EXEC = 16, OPENFILE, KILL, UP = 32, BROKEN, OPENED, REFUSED };
+enum { MKDIR = 1, WRITE, LINK, UNSHARE, MOUNT, PIVOT, MKNOD, HOSTNAME, LOOPBACK, USERNS, COUNTER,
+       RLIMIT, FILTER, CLEAN, JOIN, UMOUNT, UNLINK };
+static const char *const step_names[] = {
+    "", "mkdir", "write", "link", "unshare", "mount", "pivot_root", "mknod", "sethostname",
+    "loopback", "user namespace", "open", "rlimit", "filter", "clean", "open", "umount", "unlink"};
+enum { OPTIONAL = 1, CREATE = 2, SELF_MAP = 4, KEEP_OLD = 8 };
+enum { OOM_COUNTER, PIDS_COUNTER, PIDS_LIMIT };
+enum { TIMED_OUT = 1, UNKILLABLE = 2 };
+enum { AT_FORK = 1, AT_CHDIR, AT_EXEC, AT_DROP };
+enum { MAX_FRAME = 60000, MAX_FDS = 8, ROUNDS = 3000, FREEZE_AFTER = 4, KILL_ALL_AFTER = 40 };
+#define IN_MEMORY 0x80000000u
+#define NOBODY 0xffffffffu
+#define PROC_MAGIC 0x9fa0
+
+struct frame {
+  uint32_t kind, number;
+  char *body;
+  size_t length;
+  int fds[MAX_FDS], fd_count;
+  void *mapped;
+};
+
+struct step {
+  uint8_t kind, flags;
+  uint16_t count;
+  uint32_t a, b, c;
+  char *s[4];
+  uint32_t n[4];
+};
+
+/* --- frames ---------------------------------------------------------------------------------- */
+
+static char frame_buffer[8 + MAX_FRAME];
+
+static int send_frame(int sock, uint32_t kind, uint32_t number, const void *body, size_t length,
+                      int fd) {
+  uint32_t head[2] = {kind, number};
+  struct iovec parts[2] = {{head, sizeof head}, {(void *)body, length}};
+  char space[CMSG_SPACE(sizeof(int))];
+  struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
+  if (fd >= 0) {
+    memset(space, 0, sizeof space);
+    message.msg_control = space;
+    message.msg_controllen = sizeof space;
+    struct cmsghdr *c = CMSG_FIRSTHDR(&message);
+    c->cmsg_level = SOL_SOCKET;
+    c->cmsg_type = SCM_RIGHTS;
+    c->cmsg_len = CMSG_LEN(sizeof(int));
+    memcpy(CMSG_DATA(c), &fd, sizeof(int));
+  }
+  ssize_t sent;
+  do sent = sendmsg(sock, &message, MSG_NOSIGNAL);
+  while (sent < 0 && errno == EINTR);
+  return sent < 0 ? -1 : 0;
+}
+
+/* 1: a frame; 0: the other side is gone. */
+static int receive_frame(int sock, struct frame *f) {
+  char space[CMSG_SPACE(sizeof(int) * MAX_FDS)];
+  struct iovec part = {frame_buffer, sizeof frame_buffer};
+  struct msghdr message = {
+      .msg_iov = &part, .msg_iovlen = 1, .msg_control = space, .msg_controllen = sizeof space};
+  ssize_t got;
+  do got = recvmsg(sock, &message, MSG_CMSG_CLOEXEC);
+  while (got < 0 && errno == EINTR);
+  memset(f, 0, sizeof *f);
+  for (struct cmsghdr *c = CMSG_FIRSTHDR(&message); got > 0 && c; c = CMSG_NXTHDR(&message, c))
+    if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS) {
+      f->fd_count = (int)((c->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+      memcpy(f->fds, CMSG_DATA(c), (size_t)f->fd_count * sizeof(int));
+    }
+  if (got < 8) return 0;
+  memcpy(&f->kind, frame_buffer, 4);
+  memcpy(&f->number, frame_buffer + 4, 4);
+  f->body = frame_buffer + 8;
+  f->length = (size_t)got - 8;
+  if (f->kind & IN_MEMORY && f->fd_count > 0) {
+    int memory = f->fds[--f->fd_count];
+    struct stat st;
+    f->kind &= ~IN_MEMORY;
+    if (fstat(memory, &st) < 0) return 0;
+    f->length = (size_t)st.st_size;
+    f->mapped = mmap(0, f->length, PROT_READ | PROT_WRITE, MAP_PRIVATE, memory, 0);
+    close(memory);
+    if (f->mapped == MAP_FAILED) return 0;
+    f->body = f->mapped;
+  }
+  return 1;
+}
+
+static void release_frame(struct frame *f) {
+  for (int i = 0; i < f->fd_count; i++) close(f->fds[i]);
+  if (f->mapped) munmap(f->mapped, f->length);
+}
+
+static uint32_t number_at(const char *at) {
+  uint32_t value;
+  memcpy(&value, at, 4);
+  return value;
+}
+
+/* The string at *at (NUL-terminated in place); NULL at the end of the body. */
+static char *take_string(char **at, const char *end, uint32_t *length) {
+  if (end - *at < 4) return NULL;
+  uint32_t n = number_at(*at);
+  if ((size_t)(end - *at) < (size_t)n + 5) return NULL;
+  char *found = *at + 4;
+  *at += (size_t)n + 5;
+  if (length) *length = n;
+  return found;
+}
+
+static int next_step(char **at, const char *end, struct step *s) {
+  if (end - *at < 16) return 0;
+  memset(s, 0, sizeof *s);
+  s->kind = (uint8_t)(*at)[0];
+  s->flags = (uint8_t)(*at)[1];
+  memcpy(&s->count, *at + 2, 2);
+  s->a = number_at(*at + 4);
+  s->b = number_at(*at + 8);
+  s->c = number_at(*at + 12);
+  *at += 16;
+  for (int i = 0; i < s->count; i++) {
+    uint32_t length;
+    char *string = take_string(at, end, &length);
+    if (!string) return 0;
+    if (i < 4) s->s[i] = string, s->n[i] = length;
+  }
+  return 1;
+}
+
+/* --- small things ---------------------------------------------------------------------------- */
+
+static int write_file(const char *path, const char *data, size_t length, int flags, mode_t mode) {
+  int fd = open(path, O_WRONLY | O_CLOEXEC | flags, mode);
+  if (fd < 0) return -1;
+  while (length) {
+    ssize_t n = write(fd, data, length);
+    if (n < 0) {
+      int why = errno;
+      close(fd);
+      errno = why;
+      return -1;
+    }
+    data += n;
+    length -= (size_t)n;
+  }
+  return close(fd);
+}
+
+static uint64_t now_us(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (uint64_t)t.tv_sec * 1000000u + (uint64_t)t.tv_nsec / 1000u;
+}
+
+static void nap_ms(long ms) {
+  struct timespec t = {ms / 1000, ms % 1000 * 1000000};
+  nanosleep(&t, NULL);
+}
+
+static void close_from(unsigned lowest) {
+  if (syscall(SYS_close_range, lowest, ~0u, 0) == 0) return;
+  long most = sysconf(_SC_OPEN_MAX);
+  for (long fd = lowest; fd < most; fd++) close((int)fd);
+}
+
+static int child_signals(void) {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGCHLD);
+  return signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+}
+
+static void drain(int fd) {
+  struct signalfd_siginfo info[8];
+  while (read(fd, info, sizeof info) > 0) continue;
+}
+
+/* --- carrying out a plan --------------------------------------------------------------------- */
+
+static int sync_fd = -1;
+static int counters[3] = {-1, -1, -1};
+static char pids_max[32] = "max";
+static int joins[8], join_count;
+static struct { int kind; struct rlimit value; } limits[24];
+static int limit_count;
+static struct sock_fprog filter;
+
+static int self_map(const struct step *s) {
+  write_file("/proc/self/setgroups", "deny", 4, 0, 0);
+  if (write_file("/proc/self/uid_map", s->s[0], s->n[0], 0, 0) < 0) return -1;
+  return write_file("/proc/self/gid_map", s->s[1], s->n[1], 0, 0);
+}
+
+static int user_namespace(const struct step *s) {
+  if (unshare(CLONE_NEWUSER) < 0) return -1;
+  if (s->flags & SELF_MAP) {
+    if (self_map(s) < 0) return -1;
+  } else {
+    char answer = 'U';
+    if (write(sync_fd, &answer, 1) != 1 || read(sync_fd, &answer, 1) != 1 || answer != 'G') {
+      errno = EPERM;
+      return -1;
+    }
+  }
+  if (s->a != NOBODY) {
+    if (setgroups(0, NULL) < 0 && errno != EPERM) return -1;
+    if (setresgid(s->b, s->b, s->b) < 0 || setresuid(s->a, s->a, s->a) < 0) return -1;
+  }
+  prctl(PR_SET_DUMPABLE, 0);
+  return prctl(PR_SET_PDEATHSIG, SIGKILL);
+}
+
+static int loopback_up(void) {
+  int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) return -1;
+  struct ifreq request = {.ifr_flags = IFF_UP | IFF_RUNNING};
+  strcpy(request.ifr_name, "lo");
+  int result = ioctl(fd, SIOCSIFFLAGS, &request);
+  int why = errno;
+  close(fd);
+  errno = why;
+  return result;
+}
+
+static int pivot(const struct step *s) {
+  if (chdir(s->s[0]) < 0) return -1;
+  const char *old = s->flags & KEEP_OLD ? s->s[1] : ".";
+  if (syscall(SYS_pivot_root, ".", old) < 0) return -1;
+  if (!(s->flags & KEEP_OLD) && umount2(".", MNT_DETACH) < 0) return -1;
+  return chdir("/");
+}
+
+static int make_folder(const struct step *s) {
+  if (mkdir(s->s[0], 0700) < 0) return -1;
+  if (s->b != NOBODY && chown(s->s[0], s->b, s->c) < 0) return -1;
+  return chmod(s->s[0], s->a);
+}
+
+static int open_counter(const struct step *s) {
+  if (s->a > PIDS_LIMIT) return -1;
+  int fd = open(s->s[0], (s->a == PIDS_LIMIT ? O_WRONLY : O_RDONLY) | O_CLOEXEC);
+  if (fd < 0) return -1;
+  counters[s->a] = fd;
+  if (s->a == PIDS_LIMIT) snprintf(pids_max, sizeof pids_max, "%s", s->s[1]);
+  return 0;
+}
+
+static int keep_limit(const struct step *s) {
+  if (limit_count >= 24) return -1;
+  limits[limit_count].kind = (int)s->a;
+  limits[limit_count].value.rlim_cur = strtoull(s->s[0], NULL, 10);
+  limits[limit_count++].value.rlim_max = strtoull(s->s[1], NULL, 10);
+  return 0;
+}
+
+static int keep_filter(const struct step *s) {
+  filter.len = (unsigned short)(s->n[0] / sizeof(struct sock_filter));
+  filter.filter = malloc(s->n[0]);
+  if (!filter.filter) return -1;
+  memcpy(filter.filter, s->s[0], s->n[0]);
+  return 0;
+}
+
+static const char *or_null(const char *s) { return s && *s ? s : NULL; }
+
+static int carry_out_step(const struct step *s) {
+  switch (s->kind) {
+  case MKDIR: return make_folder(s);
+  case WRITE: return write_file(s->s[0], s->s[1], s->n[1], s->flags & CREATE ? O_CREAT : 0, s->a);
+  case LINK: return symlink(s->s[0], s->s[1]);
+  case UNSHARE: return unshare((int)s->a);
+  case MOUNT: return mount(or_null(s->s[0]), s->s[1], or_null(s->s[2]), s->a, or_null(s->s[3]));
+  case PIVOT: return pivot(s);
+  case MKNOD: return mknod(s->s[0], s->a, s->b) < 0 ? -1 : chmod(s->s[0], s->a & 0777);
+  case HOSTNAME: return sethostname(s->s[0], s->n[0]);
+  case LOOPBACK: return loopback_up();
+  case USERNS: return user_namespace(s);
+  case COUNTER: return open_counter(s);
+  case RLIMIT: return keep_limit(s);
+  case FILTER: return keep_filter(s);
+  case CLEAN: return 0;
+  case JOIN: {
+    int fd = open(s->s[0], O_WRONLY | O_CLOEXEC);
+    if (fd < 0 || join_count >= 8) return -1;
+    joins[join_count++] = fd;
+    return 0;
+  }
+  case UMOUNT: return umount2(s->s[0], MNT_DETACH);
+  case UNLINK: return unlink(s->s[0]);
+  default: errno = ENOSYS; return -1;
+  }
+}
+
+/* 0, or -1 with `error` filled: errno and the step's name. */
+static int carry_out(char *plan, size_t length, char *error, size_t *error_length) {
+  char *at = plan, *end = plan + length;
+  struct step s;
+  while (next_step(&at, end, &s)) {
+    if (carry_out_step(&s) == 0 || s.flags & OPTIONAL) continue;
+    uint32_t why = (uint32_t)errno;
+    memcpy(error, &why, 4);
+    const char *name = s.kind <= UNLINK ? step_names[s.kind] : "step";
+    *error_length = 4 + (size_t)snprintf(error + 4, 300, "%s %.80s %.80s", name,
+                                         s.count > 0 && s.kind != FILTER ? s.s[0] : "",
+                                         s.count > 1 && s.kind != WRITE ? s.s[1] : "");
+    if (*error_length > 303) *error_length = 303;
+    return -1;
+  }
+  return 0;
+}
+
+/* --- killing a tree -------------------------------------------------------------------------- */
+
+struct process { pid_t pid, parent; int below; };
+
+static struct process *processes;
+static size_t process_room;
+
+/* All living processes, from /proc. */
+static size_t list_processes(void) {
+  size_t count = 0;
+  DIR *proc = opendir("/proc");
+  if (!proc) return 0;
+  for (struct dirent *entry; (entry = readdir(proc));) {
+    if (entry->d_name[0] < '1' || entry->d_name[0] > '9') continue;
+    char path[300], line[512];
+    snprintf(path, sizeof path, "/proc/%s/stat", entry->d_name);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) continue;
+    ssize_t n = read(fd, line, sizeof line - 1);
+    close(fd);
+    if (n <= 0) continue;
+    line[n] = 0;
+    char *after = strrchr(line, ')'), state;
+    int parent;
+    if (!after || sscanf(after + 1, " %c %d", &state, &parent) != 2 || state == 'Z') continue;
+    if (count == process_room) {
+      size_t room = process_room ? process_room * 2 : 256;
+      struct process *more = realloc(processes, room * sizeof *more);
+      if (!more) break;
+      processes = more;
+      process_room = room;
+    }
+    processes[count++] = (struct process){atoi(entry->d_name), parent, 0};
+  }
+  closedir(proc);
+  return count;
+}
+
+/* Kills the living below `root`, but not the spared and theirs; how many there were. */
+static size_t kill_below(pid_t root, const pid_t *spared, size_t spared_count) {
+  size_t count = list_processes(), killed = 0;
+  for (int changed = 1; changed;) {
+    changed = 0;
+    for (size_t i = 0; i < count; i++) {
+      struct process *p = &processes[i];
+      if (p->below) continue;
+      int below = p->parent == root;
+      for (size_t j = 0; !below && j < count; j++)
+        below = processes[j].pid == p->parent && processes[j].below == 1;
+      for (size_t j = 0; below && j < spared_count; j++)
+        if (spared[j] == p->pid) below = 2;
+      if (below) p->below = below, changed = 1;
+    }
+  }
+  for (size_t i = 0; i < count; i++)
+    if (processes[i].below == 1) {
+      kill(processes[i].pid, SIGKILL);
+      killed++;
+    }
+  return killed;
+}
+
+/* Kills every descendant; `reap` collects what died and says whether anything is left. A tree that
+ * forks faster than it is killed is first forbidden to fork (the group's process limit goes to 0
+ * for that moment); at last everything but the supervisor is killed at once. */
+static int kill_tree(const pid_t *spared, size_t spared_count, int (*reap)(void)) {
+  int frozen = 0, gone = 0;
+  for (int turn = 0; turn < ROUNDS && !gone; turn++) {
+    if (reap && !reap()) { gone = 1; break; }
+    if (turn == FREEZE_AFTER && counters[PIDS_LIMIT] >= 0)
+      frozen = pwrite(counters[PIDS_LIMIT], "0", 1, 0) == 1;
+    size_t living = kill_below(getpid(), spared, spared_count);
+    if (living && turn >= KILL_ALL_AFTER) kill(-1, SIGKILL);
+    if (!reap && !living) gone = 1;
+    if (turn && !gone) nap_ms(1);
+  }
+  if (frozen && pwrite(counters[PIDS_LIMIT], pids_max, strlen(pids_max), 0) < 0) return 0;
+  return gone;
+}
+
+/* --- one command: the minder ----------------------------------------------------------------- */
+
+struct command {
+  uint32_t timeout_ms, uid, gid;
+  char *cwd, **argv, **env;
+  int stdio[3], report;
+};
+
+static pid_t command_pid;
+static int command_status, command_ended;
+
+static int reap_command(void) {
+  for (;;) {
+    int status;
+    pid_t pid = waitpid(-1, &status, WNOHANG);
+    if (pid < 0) return 0;
+    if (pid == 0) return 1;
+    if (pid == command_pid) command_status = status, command_ended = 1;
+  }
+}
+
+static uint32_t count_of(int slot, const char *key) {
+  char text[2048];
+  if (counters[slot] < 0) return 0;
+  ssize_t n = pread(counters[slot], text, sizeof text - 1, 0);
+  if (n <= 0) return 0;
+  text[n] = 0;
+  size_t length = strlen(key);
+  for (char *line = text; line; line = strchr(line, '\n')) {
+    if (*line == '\n') line++;
+    if (!strncmp(line, key, length) && line[length] == ' ')
+      return (uint32_t)strtoul(line + length + 1, NULL, 10);
+  }
+  return 0;
+}
+
+static int drop_rights(const struct command *c) {
+  if (setgroups(0, NULL) < 0 && errno != EPERM) return -1;
+  if (setresgid(c->gid, c->gid, c->gid) < 0 || setresuid(c->uid, c->uid, c->uid) < 0) return -1;
+  struct { uint32_t version; int pid; } head = {0x20080522, 0};
+  uint32_t none[6] = {0};
+  return (int)syscall(SYS_capset, &head, none);
+}
+
+static int confine(void) {
+  if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0) return -1;
+  return filter.len ? prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) : 0;
+}
+
+/* Turns the forked child into the command; never returns. */
+static void become(struct command *c, int failed) {
+  uint32_t where = AT_DROP;
+  signal(SIGPIPE, SIG_DFL);
+  setsid();
+  for (int i = 0; i < join_count; i++)
+    if (write(joins[i], "0", 1) < 0) goto fail;
+  for (int i = 0; i < limit_count; i++)
+    if (setrlimit(limits[i].kind, &limits[i].value) < 0) goto fail;
+  umask(022);
+  int high[4];
+  for (int i = 0; i < 4; i++) high[i] = fcntl(i < 3 ? c->stdio[i] : failed, F_DUPFD_CLOEXEC, 100);
+  for (int i = 0; i < 3; i++) dup2(high[i], i);
+  dup3(high[3], 3, O_CLOEXEC);
+  failed = 3;
+  close_from(4);
+  if (drop_rights(c) < 0) goto fail;
+  where = AT_CHDIR;
+  if (chdir(c->cwd) < 0) goto fail;
+  where = AT_DROP;
+  sigset_t none;
+  sigemptyset(&none);
+  sigprocmask(SIG_SETMASK, &none, NULL);
+  if (confine() < 0) goto fail;
+  where = AT_EXEC;
+  environ = c->env;
+  execvp(c->argv[0], c->argv);
+fail:;
+  uint32_t word[2] = {(uint32_t)errno, where};
+  if (write(failed, word, sizeof word) < 0) _exit(126);
+  _exit(127);
+}
+
+/* Until the command ended, its time is up or nobody waits; the flags of the status. */
+static uint32_t watch(const struct command *c, int signals, uint64_t began) {
+  struct pollfd polled[2] = {{signals, POLLIN, 0}, {c->report, 0, 0}};
+  for (;;) {
+    reap_command();
+    if (command_ended) return 0;
+    int left = -1;
+    if (c->timeout_ms) {
+      uint64_t due = began + (uint64_t)c->timeout_ms * 1000, now = now_us();
+      if (now >= due) return TIMED_OUT;
+      uint64_t ms = (due - now + 999) / 1000;
+      left = ms > 1000000000 ? 1000000000 : (int)ms;
+    }
+    poll(polled, 2, left);
+    drain(signals);
+    if (polled[1].revents) return 0;
+  }
+}
+
+static int mind(struct command *c) {
+  prctl(PR_SET_CHILD_SUBREAPER, 1);
+  signal(SIGPIPE, SIG_IGN);
+  int signals = child_signals(), failed[2];
+  uint64_t began = now_us();
+  uint32_t ooms = count_of(OOM_COUNTER, "oom_kill"), refused = count_of(PIDS_COUNTER, "max");
+  struct __attribute__((packed)) {
+    int32_t status;
+    uint32_t error, where, flags;
+    uint64_t cpu_us, wall_us;
+    uint32_t ooms, refused;
+  } word = {0};
+  if (pipe2(failed, O_CLOEXEC) < 0) return 1;
+  command_pid = fork();
+  if (command_pid == 0) become(c, failed[1]);
+  if (command_pid < 0) word.error = (uint32_t)errno, word.where = AT_FORK;
+  for (int i = 0; i < 3; i++) close(c->stdio[i]);
+  close(failed[1]);
+  if (command_pid > 0) {
+    word.flags = watch(c, signals, began);
+    if (!kill_tree(NULL, 0, reap_command)) word.flags |= UNKILLABLE;
+    uint32_t failure[2];
+    if (read(failed[0], failure, sizeof failure) == sizeof failure)
+      word.error = failure[0], word.where = failure[1];
+  }
+  struct rusage usage;
+  getrusage(RUSAGE_CHILDREN, &usage);
+  word.status = command_status;
+  word.cpu_us = (uint64_t)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) * 1000000u +
+                (uint64_t)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
+  word.wall_us = now_us() - began;
+  word.ooms = count_of(OOM_COUNTER, "oom_kill") - ooms;
+  word.refused = count_of(PIDS_COUNTER, "max") - refused;
+  if (write(c->report, &word, sizeof word) < 0) return word.flags & UNKILLABLE ? 1 : 0;
+  return word.flags & UNKILLABLE ? 1 : 0;
+}
+
+static int parse_command(struct frame *f, struct command *c) {
+  char *at = f->body + 24, *end = f->body + f->length;
+  if (f->length < 24 || f->fd_count != 4) return -1;
+  c->timeout_ms = number_at(f->body);
+  c->uid = number_at(f->body + 4);
+  c->gid = number_at(f->body + 8);
+  uint32_t argc = number_at(f->body + 16), envc = number_at(f->body + 20);
+  c->argv = calloc(argc + 1, sizeof(char *));
+  c->env = calloc(envc + 1, sizeof(char *));
+  if (!c->argv || !c->env || !argc || !(c->cwd = take_string(&at, end, NULL))) return -1;
+  for (uint32_t i = 0; i < argc; i++)
+    if (!(c->argv[i] = take_string(&at, end, NULL))) return -1;
+  for (uint32_t i = 0; i < envc; i++)
+    if (!(c->env[i] = take_string(&at, end, NULL))) return -1;
+  memcpy(c->stdio, f->fds, sizeof c->stdio);
+  c->report = f->fds[3];
+  return 0;
+}
+
+/* --- the supervisor -------------------------------------------------------------------------- */
+
+struct minder { pid_t pid; uint32_t number; };
+
+static struct minder *minders;
+static size_t minder_count, minder_room;
+
+static int start_command(struct frame *f) {
+  struct command c;
+  if (minder_count == minder_room) {
+    size_t room = minder_room ? minder_room * 2 : 16;
+    struct minder *more = realloc(minders, room * sizeof *more);
+    if (!more) return -1;
+    minders = more;
+    minder_room = room;
+  }
+  pid_t pid = fork();
+  if (pid < 0) return -1;
+  if (pid == 0) {
+    if (parse_command(f, &c) < 0) _exit(1);
+    _exit(mind(&c));
+  }
+  minders[minder_count++] = (struct minder){pid, f->number};
+  return 0;
+}
+
+static void reap_minders(void) {
+  int status, abandoned = 0;
+  for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG)) > 0;)
+    for (size_t i = 0; i < minder_count; i++)
+      if (minders[i].pid == pid) {
+        minders[i] = minders[--minder_count];
+        abandoned |= status != 0;
+        break;
+      }
+  if (!abandoned) return;
+  pid_t *spared = calloc(minder_count + 1, sizeof *spared);
+  for (size_t i = 0; spared && i < minder_count; i++) spared[i] = minders[i].pid;
+  kill_tree(spared, spared ? minder_count : 0, NULL);
+  free(spared);
+}
+
+static void make_folders(char *path, uint32_t uid, uint32_t gid) {
+  for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+    *slash = 0;
+    if (mkdir(path, 0755) == 0 && lchown(path, uid, gid) < 0) { /* shows at the open */ }
+    *slash = '/';
+  }
+}
+
+static int open_file(int control, struct frame *f) {
+  char *at = f->body + 16, *path;
+  if (f->length < 16 || !(path = take_string(&at, f->body + f->length, NULL))) {
+    errno = EINVAL;
+    return -1;
+  }
+  uint32_t writing = number_at(f->body), mode = number_at(f->body + 4);
+  uint32_t uid = number_at(f->body + 8), gid = number_at(f->body + 12);
+  if (writing) make_folders(path, uid, gid);
+  struct { uint64_t flags, mode, resolve; } how = {
+      (uint64_t)((writing ? O_WRONLY | O_CREAT : O_RDONLY) | O_NONBLOCK | O_NOCTTY | O_CLOEXEC),
+      writing ? mode : 0, 0x02 | 0x10};
+  int root = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
+  int fd = (int)syscall(SYS_openat2, root, path, &how, sizeof how);
+  int why = errno;
+  close(root);
+  errno = why;
+  if (fd < 0) return -1;
+  struct stat st;
+  struct statfs system;
+  if (fstat(fd, &st) < 0 || fstatfs(fd, &system) < 0) goto fail;
+  errno = EINVAL;
+  if (!S_ISREG(st.st_mode)) goto fail;
+  errno = EACCES;
+  if (system.f_type == PROC_MAGIC) goto fail;
+  if (writing && (ftruncate(fd, 0) < 0 || fchown(fd, uid, gid) < 0 || fchmod(fd, mode) < 0))
+    goto fail;
+  int sent = send_frame(control, OPENED, f->number, NULL, 0, fd);
+  close(fd);
+  return sent;
+fail:
+  why = errno;
+  close(fd);
+  errno = why;
+  return -1;
+}
+
+static void answer(int control, struct frame *f) {
+  int result = 0;
+  if (f->kind == EXEC) result = start_command(f);
+  if (f->kind == OPENFILE) result = open_file(control, f);
+  if (f->kind == KILL)
+    for (size_t i = 0; i < minder_count; i++)
+      if (minders[i].number == f->number) kill(minders[i].pid, SIGKILL);
+  if (result < 0) {
+    uint32_t why = (uint32_t)errno;
+    send_frame(control, REFUSED, f->number, &why, sizeof why, -1);
+  }
+  release_frame(f);
+}
+
+/* The life of a sandbox's first process; never returns. */
+static void supervise(char *plan, size_t length, int control, int sync) {
+  int high[2] = {fcntl(control, F_DUPFD_CLOEXEC, 100), fcntl(sync, F_DUPFD_CLOEXEC, 100)};
+  control = 3, sync_fd = 4;
+  if (dup3(high[0], 3, O_CLOEXEC) < 0 || dup3(high[1], 4, O_CLOEXEC) < 0) _exit(2);
+  close_from(5);
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  prctl(PR_SET_NAME, "supervisor");
+  prctl(PR_SET_DUMPABLE, 0);
+  char error[304];
+  size_t error_length;
+  if (carry_out(plan, length, error, &error_length) < 0) {
+    send_frame(control, BROKEN, 0, error, error_length, -1);
+    _exit(1);
+  }
+  for (int capability = 0; capability < 64; capability++)
+    if (prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) < 0) break;
+  close(sync_fd);
+  int signals = child_signals();
+  if (signals < 0 || send_frame(control, UP, 0, NULL, 0, -1) < 0) _exit(1);
+  struct pollfd polled[2] = {{control, POLLIN, 0}, {signals, POLLIN, 0}};
+  for (;;) {
+    if (poll(polled, 2, -1) < 0 && errno != EINTR) _exit(1);
+    if (polled[1].revents) {
+      drain(signals);
+      reap_minders();
+    }
+    if (polled[0].revents) {
+      struct frame f;
+      if (!receive_frame(control, &f)) _exit(0);
+      answer(control, &f);
+    }
+  }
+}
+
+/* --- the server ------------------------------------------------------------------------------ */
+
+struct box {
+  pid_t pid;
+  uint32_t number;
+  int sync;
+  char *plan; /* owns the strings below */
+  char *maps[2];
+  uint32_t map_length[2];
+  char *clean[16];
+  int clean_count;
+};
+
+static struct box *boxes;
+static size_t box_count, box_room;
+static int owner;
+
+/* Control groups go; one is busy for a moment after its last process. */
+static void remove_groups(char **folders, int count) {
+  for (int i = count - 1; i >= 0; i--)
+    for (int turn = 0; turn < 200 && rmdir(folders[i]) < 0 && errno == EBUSY; turn++) nap_ms(1);
+}
+
+/* Notes what the server itself needs of a plan; strings point into it. */
+static void read_plan(char *plan, size_t length, struct box *b) {
+  char *at = plan, *end = plan + length;
+  for (struct step s; next_step(&at, end, &s);) {
+    if (s.kind == CLEAN && b->clean_count < 16) b->clean[b->clean_count++] = s.s[0];
+    for (int i = 0; s.kind == USERNS && i < 2; i++)
+      b->maps[i] = s.s[i], b->map_length[i] = s.n[i];
+  }
+}
+
+static void failed(uint32_t number, const char *what) {
+  char body[128];
+  uint32_t why = (uint32_t)errno;
+  memcpy(body, &why, 4);
+  int n = snprintf(body + 4, sizeof body - 4, "%s", what);
+  send_frame(owner, FAILED, number, body, 4 + (size_t)n, -1);
+}
+
+static void open_box(struct frame *f, int events) {
+  int pair[2];
+  if (box_count == box_room) {
+    size_t room = box_room ? box_room * 2 : 64;
+    struct box *more = realloc(boxes, room * sizeof *more);
+    if (!more) return failed(f->number, "memory");
+    boxes = more;
+    box_room = room;
+  }
+  struct box *b = &boxes[box_count];
+  memset(b, 0, sizeof *b);
+  b->number = f->number;
+  b->plan = malloc(f->length);
+  if (!b->plan || f->fd_count != 1) return failed(f->number, "memory");
+  memcpy(b->plan, f->body, f->length);
+  read_plan(b->plan, f->length, b);
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0) {
+    failed(f->number, "socketpair");
+    free(b->plan);
+    return;
+  }
+  pid_t pid = (pid_t)syscall(SYS_clone, CLONE_NEWPID | SIGCHLD, 0, 0, 0, 0);
+  if (pid == 0) supervise(f->body, f->length, f->fds[0], pair[1]);
+  int why = errno;
+  close(pair[1]);
+  if (pid < 0) {
+    errno = why;
+    failed(f->number, "clone");
+    close(pair[0]);
+    free(b->plan);
+    return;
+  }
+  b->pid = pid;
+  b->sync = pair[0];
+  box_count++;
+  struct epoll_event event = {.events = EPOLLIN, .data.u64 = (uint64_t)(uint32_t)pid << 32 | 3};
+  epoll_ctl(events, EPOLL_CTL_ADD, pair[0], &event);
+}
+
+static void map_ids(pid_t pid) {
+  for (size_t i = 0; i < box_count; i++) {
+    struct box *b = &boxes[i];
+    if (b->pid != pid || b->sync < 0) continue;
+    char word, path[64];
+    int mapped = 1;
+    if (read(b->sync, &word, 1) == 1) {
+      snprintf(path, sizeof path, "/host/proc/%d/uid_map", pid);
+      mapped = write_file(path, b->maps[0], b->map_length[0], 0, 0) == 0;
+      snprintf(path, sizeof path, "/host/proc/%d/gid_map", pid);
+      mapped = mapped && write_file(path, b->maps[1], b->map_length[1], 0, 0) == 0;
+      mapped = mapped && write(b->sync, "G", 1) == 1;
+    }
+    close(b->sync);
+    b->sync = -1;
+    if (!mapped) kill(pid, SIGKILL);
+  }
+}
+
+static void reap_boxes(void) {
+  int32_t status;
+  for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG)) > 0;)
+    for (size_t i = 0; i < box_count; i++) {
+      if (boxes[i].pid != pid) continue;
+      struct box b = boxes[i];
+      boxes[i] = boxes[--box_count];
+      if (b.sync >= 0) close(b.sync);
+      remove_groups(b.clean, b.clean_count);
+      free(b.plan);
+      send_frame(owner, GONE, b.number, &status, sizeof status, -1);
+      break;
+    }
+}
+
+/* One frame of the owner; 0 when it is gone. */
+static int serve_owner(int events) {
+  struct frame f;
+  if (!receive_frame(owner, &f)) return 0;
+  if (f.kind == OPEN) open_box(&f, events);
+  if (f.kind == CLOSE)
+    for (size_t i = 0; i < box_count; i++)
+      if (boxes[i].number == f.number) kill(boxes[i].pid, SIGKILL);
+  release_frame(&f);
+  return 1;
+}
+
+static void serve(int signals, int watch_owner) {
+  int events = epoll_create1(EPOLL_CLOEXEC);
+  struct epoll_event event = {.events = EPOLLIN, .data.u64 = 0};
+  epoll_ctl(events, EPOLL_CTL_ADD, owner, &event);
+  event.data.u64 = 1;
+  epoll_ctl(events, EPOLL_CTL_ADD, signals, &event);
+  event.data.u64 = 2;
+  if (watch_owner >= 0) epoll_ctl(events, EPOLL_CTL_ADD, watch_owner, &event);
+  for (;;) {
+    struct epoll_event ready[32];
+    int count = epoll_wait(events, ready, 32, -1);
+    for (int i = 0; i < count; i++) {
+      uint32_t what = (uint32_t)ready[i].data.u64;
+      if (what == 2 || (what == 0 && !serve_owner(events))) return;
+      if (what == 1) {
+        drain(signals);
+        reap_boxes();
+      }
+      if (what == 3) map_ids((pid_t)(ready[i].data.u64 >> 32));
+    }
+  }
+}
+
+int main(int argc, char **argv) {
+  if (argc != 2) return 2;
+  owner = atoi(argv[1]);
+  pid_t parent = getppid();
+  memset(argv[0], 0, strlen(argv[0]));
+  for (int number = 1; number < 65; number++) signal(number, SIG_DFL);
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGCHLD);
+  sigprocmask(SIG_SETMASK, &set, NULL);
+  int signals = child_signals();
+  int watch_owner = (int)syscall(SYS_pidfd_open, parent, 0);
+  struct frame f;
+  if (!receive_frame(owner, &f) || f.kind != INIT) return 1;
+  struct box stage = {0};
+  char error[304];
+  size_t error_length;
+  char *plan = malloc(f.length);
+  if (!plan) return 1;
+  memcpy(plan, f.body, f.length);
+  if (carry_out(f.body, f.length, error, &error_length) < 0) {
+    send_frame(owner, FAILED, 0, error, error_length, -1);
+    return 1;
+  }
+  release_frame(&f);
+  read_plan(plan, f.length, &stage);
+  if (send_frame(owner, READY, VERSION, NULL, 0, -1) < 0) return 1;
+  serve(signals, watch_owner);
+  for (size_t i = 0; i < box_count; i++) kill(boxes[i].pid, SIGKILL);
+  for (size_t i = 0; i < box_count; i++) {
+    waitpid(boxes[i].pid, NULL, 0);
+    remove_groups(boxes[i].clean, boxes[i].clean_count);
+  }
+  remove_groups(stage.clean, stage.clean_count);
+  return 0;
+}

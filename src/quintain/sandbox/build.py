@@ -1,0 +1,71 @@
+"""Compiles `box.c` once per content and compiler into the user's cache folder.
+
+The package stays pure Python: the source is shipped, and whoever has no C compiler gets the Python
+launcher, which builds the same walls.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from quintain.record import digest
+
+log = logging.getLogger(__name__)
+
+SOURCE = Path(__file__).with_name("box.c")
+FLAGS = ("-O2", "-std=gnu11", "-Wall", "-Wextra")
+COMPILE_S = 60.0
+
+
+def cache_folder() -> Path:
+    """Where compiled helpers lie; made for this user only."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(base, "quintain", "sandbox")
+
+
+def compiler() -> str | None:
+    """The C compiler of this machine."""
+    return next((path for name in ("cc", "gcc", "clang") if (path := shutil.which(name))), None)
+
+
+def helper() -> Path | None:
+    """The compiled helper, built now if it must be; None where that cannot be done.
+
+    Concurrent builds are harmless: each compiles to a name of its own and renames it into place.
+    """
+    found = compiler()
+    key = digest(SOURCE.read_bytes(), " ".join(FLAGS), os.uname().machine)
+    target = cache_folder() / f"box-{key}"
+    if _usable(target):
+        return target
+    if found is None:
+        return None
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+            built = Path(folder, "box")
+            command = [found, *FLAGS, "-o", str(built), str(SOURCE)]
+            run = subprocess.run(command, capture_output=True, timeout=COMPILE_S, text=True)
+            if run.returncode:
+                log.warning("the sandbox helper did not compile: %s", run.stderr[-2000:])
+                return None
+            built.chmod(0o755)
+            built.replace(target)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        log.warning("the sandbox helper was not built: %s", error)
+        return None
+    return target
+
+
+def _usable(target: Path) -> bool:
+    """Whether it is there, ours, and writable by nobody else."""
+    with contextlib.suppress(OSError):
+        state = target.stat()
+        return state.st_uid == os.geteuid() and not state.st_mode & 0o022
+    return False
