@@ -1,0 +1,95 @@
+"""Low-rank adapters: y = W x + (alpha / r) · B (A x), with W frozen (arXiv:2106.09685).
+
+Small enough to read, and exact: `merged_weight` is the matrix that the sampler multiplies with, so
+there is no second notion of what the adapted layer computes. A is drawn uniformly as in a linear
+layer, B starts at 0, so a fresh adapter changes nothing. Both stay float32 under a bfloat16 model:
+an optimiser step of 1e-4 would vanish in bfloat16's 8 bits of mantissa.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import nn
+
+from quintain.errors import ConfigError
+
+TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+"""Linear layers that get an adapter, by the last part of their name."""
+
+
+class LoraLinear(nn.Module):  # type: ignore[misc]
+    """A frozen linear layer with an adapter beside it."""
+
+    def __init__(self, base: nn.Linear, rank: int, scale: float) -> None:
+        super().__init__()
+        self.base = base.requires_grad_(False)
+        self.scale = scale
+        device = base.weight.device
+        self.lora_a = nn.Parameter(torch.empty(rank, base.in_features, device=device))
+        self.lora_b = nn.Parameter(torch.zeros(base.out_features, rank, device=device))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """The adapted layer's output, in the dtype of its input."""
+        low = nn.functional.linear(inputs, self.lora_a.to(inputs.dtype))
+        return torch.add(
+            self.base(inputs),
+            nn.functional.linear(low, self.lora_b.to(inputs.dtype)),
+            alpha=self.scale,
+        )
+
+
+def inject(module: nn.Module, rank: int, scale: float, seed: int) -> int:
+    """Freezes `module` and puts an adapter on each target layer; returns how many.
+
+    Raises:
+        ConfigError: the model has no layer of those names.
+    """
+    module.requires_grad_(False)
+    generator = torch.Generator().manual_seed(seed)
+    found = [
+        (name, layer)
+        for name, layer in module.named_modules()
+        if isinstance(layer, nn.Linear) and name.rsplit(".", 1)[-1] in TARGETS
+    ]
+    if not found:
+        raise ConfigError(
+            f"{type(module).__name__} has no linear layer named {', '.join(TARGETS)}: "
+            "train all its parameters (lora=None)"
+        )
+    for name, layer in found:
+        adapted = LoraLinear(layer, rank, scale)
+        bound = 1.0 / math.sqrt(layer.in_features)
+        drawn = torch.rand(adapted.lora_a.shape, generator=generator)
+        with torch.no_grad():
+            adapted.lora_a.copy_((drawn * 2.0 - 1.0) * bound)
+        parent, _, last = name.rpartition(".")
+        setattr(module.get_submodule(parent), last, adapted)
+    return len(found)
+
+
+def merged_weight(layer: nn.Module) -> torch.Tensor:
+    """The weight that a linear layer multiplies with, its adapter folded in, in its own dtype."""
+    if not isinstance(layer, LoraLinear):
+        return layer.weight.detach()
+    with torch.no_grad():
+        delta = (layer.lora_b @ layer.lora_a) * layer.scale
+        return (layer.base.weight.float() + delta).to(layer.base.weight.dtype)
+
+
+def merged_state(module: nn.Module) -> dict[str, torch.Tensor]:
+    """The state of `module` as if it had never had adapters, them folded in."""
+    adapted = {name: m for name, m in module.named_modules() if isinstance(m, LoraLinear)}
+    state: dict[str, torch.Tensor] = {}
+    for key, value in module.state_dict().items():
+        owner, _, last = key.rpartition(".")
+        if owner in adapted:
+            continue  # lora_a, lora_b
+        if owner.endswith(".base") and owner.removesuffix(".base") in adapted:
+            name = owner.removesuffix(".base")
+            folded = merged_weight(adapted[name]) if last == "weight" else value
+            state[f"{name}.{last}"] = folded
+        else:
+            state[key] = value
+    return state
