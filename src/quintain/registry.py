@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import sys
+import traceback
+from pathlib import Path
 from typing import Any
 
 from quintain.errors import RegistryError
@@ -28,6 +31,45 @@ def load(target: str) -> Any:
     except (ImportError, AttributeError) as error:
         raise RegistryError(f"cannot load {target!r}: {error}") from error
     return found
+
+
+def load_file(path: str | Path, attribute: str) -> Any:
+    """Imports an attribute of a Python file, as if the file were run from its own folder.
+
+    The folder goes to the front of `sys.path`, so that files beside it can be imported, here and
+    in worker processes.
+
+    Raises:
+        RegistryError: the file or the attribute is not there, or running the file failed; the
+            message names the line.
+    """
+    file = Path(path).resolve()
+    if not file.is_file():
+        raise RegistryError(f"no such file: {path}")
+    loaded = sys.modules.get(file.stem)
+    if loaded is not None and Path(getattr(loaded, "__file__", None) or "").resolve() != file:
+        raise RegistryError(
+            f"{path}: a module {file.stem!r} is loaded already from elsewhere; rename the file"
+        )
+    if str(file.parent) not in sys.path:
+        sys.path.insert(0, str(file.parent))
+    try:
+        module = importlib.import_module(file.stem)
+    except Exception as error:
+        lines = [
+            f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(file)
+        ]
+        line = getattr(error, "lineno", None) if isinstance(error, SyntaxError) else None
+        where = line or (lines[-1] if lines else "?")
+        raise RegistryError(f"{path}, line {where}: {type(error).__name__}: {error}") from error
+    try:
+        return getattr(module, attribute)
+    except AttributeError as error:
+        known = [name for name in vars(module) if not name.startswith("_")]
+        near = difflib.get_close_matches(attribute, known, n=3, cutoff=0.4) or known[:10]
+        raise RegistryError(
+            f"{path} has no {attribute!r}; it has: {', '.join(near) or 'nothing'}"
+        ) from error
 
 
 class Registry:

@@ -1,0 +1,114 @@
+"""From what was typed to what runs, and back to a line to type again."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import shlex
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from quintain.cli.settings import (
+    Settings,
+    make_environment,
+    make_policy,
+    resolved,
+    settings_from,
+)
+from quintain.protocols import Environment, Policy
+from quintain.record import Json
+
+FLAGS = {
+    ("policy", "name"): "--policy",
+    ("policy", "model"): "--model",
+    ("policy", "base_url"): "--base-url",
+    ("policy", "checkpoint"): "--checkpoint",
+    ("sampling", "temperature"): "--temperature",
+    ("allow_weaker",): "--allow-weaker",
+}
+"""Settings that decide how a sample comes out, and the options that say them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """What a command works with."""
+
+    settings: Settings
+    """Resolved."""
+    environment: Environment
+    policy: Policy
+    typed: tuple[str, ...]
+    """The options that decide how a sample comes out, as `run` takes them."""
+
+    @property
+    def command(self) -> dict[str, Json]:
+        """For the line that reproduces a sample."""
+        return {"environment": self.settings.environment, "options": list(self.typed)}
+
+    def line(self, verb: str, *more: str) -> str:
+        """A command line that says the same again."""
+        words = ("quintain", verb, self.settings.environment, *self.typed, *more)
+        return shlex.join(words)
+
+
+def session(
+    values: Mapping[str, Json], *, file: Path | None, changes: Iterable[str] | None
+) -> Session:
+    """Reads the settings and makes environment and policy.
+
+    Args:
+        values: what the options said, nested as the settings are; None: not said.
+        file: TOML.
+        changes: dotted.
+    """
+    changes = list(changes or ())
+    settings = settings_from(file=file, changes=changes, values=values)
+    environment = make_environment(settings)
+    policy = make_policy(settings.policy)
+    return Session(
+        settings=resolved(settings, environment),
+        environment=environment,
+        policy=policy,
+        typed=typed(values, file=file, changes=changes),
+    )
+
+
+def typed(
+    values: Mapping[str, Json], *, file: Path | None, changes: Iterable[str]
+) -> tuple[str, ...]:
+    """The options that decide how a sample comes out, as they were typed."""
+    words: list[str] = []
+    if file is not None:
+        words += ["--config", str(file)]
+    for change in changes:
+        words += ["--set", change]
+    for path, flag in FLAGS.items():
+        value: Json = values
+        for key in path:
+            value = (value or {}).get(key)
+        if value is True:
+            words.append(flag)
+        elif value is not None and value is not False:
+            words += [flag, str(value)]
+    return tuple(words)
+
+
+def new_folder(environment: str) -> Path:
+    """A folder for a new run under `runs/`, named by environment and time."""
+    safe = re.sub(r"[^A-Za-z0-9_.-]+", "-", environment)
+    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+    return Path("runs") / f"{safe}-{stamp}-{secrets.token_hex(2)}"
+
+
+@asynccontextmanager
+async def closing(policy: Policy) -> AsyncIterator[Policy]:
+    """Ends the policy's processes and connections when the block ends, however it ends."""
+    try:
+        yield policy
+    finally:
+        close = getattr(policy, "close", None)
+        if close is not None:
+            await close()
