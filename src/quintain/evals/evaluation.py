@@ -144,7 +144,7 @@ async def aevaluate(
             store=store,
             run_seed=seed,
             sampling=sampling,
-            budget=Budget(max_cost_usd, max_tokens),
+            budget=_budget(store, begun),
             **host,
         )
         async with surroundings:
@@ -159,6 +159,17 @@ async def aevaluate(
     return EvalRun(Store.read(store.folder) if own else store, purpose, environment.name)
 
 
+def _budget(store: Store, begun: dict[str, Json]) -> Budget:
+    """What this eval may spend; what it spent before it was stopped counts, every attempt of it."""
+    with store.query(
+        "SELECT total(cost_usd), total(json_extract(body, '$.usage.completion_tokens'))"
+        " FROM trajectories WHERE purpose = ? AND environment = ?",
+        (begun["purpose"], begun["environment"]),
+    ) as cursor:
+        cost_usd, tokens = cursor.fetchone()
+    return Budget(begun["max_cost_usd"], begun["max_tokens"], cost_usd, int(tokens))
+
+
 async def _run(
     jobs: Sequence[Job],
     host: Host,
@@ -166,6 +177,8 @@ async def _run(
     on_done: OnDone | None,
     progress: Progress | None,
 ) -> Progress:
+    if progress is not None and progress.total is None:
+        progress.total = len(jobs)
     try:
         return await schedule(
             jobs, host, concurrency=concurrency, on_done=on_done, progress=progress
