@@ -106,9 +106,10 @@ def test_splits_are_stable_and_about_eighty_ten_ten() -> None:
     assert [split_of(f"task-{n}").value for n in range(12)] == FROZEN_SPLITS
 
 
-FROZEN_SPLITS = (
-    ["train", "train", "heldout", "train", "heldout", "eval", "heldout", "train", "train", "train", "train", "heldout"]
-)
+FROZEN_SPLITS = [
+    *("train", "train", "heldout", "train", "heldout", "eval"),
+    *("heldout", "train", "train", "train", "train", "heldout"),
+]
 
 
 def test_seeds_and_digests_are_the_same_in_every_process() -> None:
@@ -185,9 +186,11 @@ def test_the_tree_of_errors_resembles_the_builtins() -> None:
 
 
 def test_the_boundary_classifies_foreign_errors_only() -> None:
-    with pytest.raises(PolicyError, match="asking: KeyError: 'x'") as caught:
-        with boundary(PolicyError, "asking"):
-            raise KeyError("x")
+    with (
+        pytest.raises(PolicyError, match="asking: KeyError: 'x'") as caught,
+        boundary(PolicyError, "asking"),
+    ):
+        raise KeyError("x")
     assert isinstance(caught.value.__cause__, KeyError)
     with pytest.raises(SandboxTimeout), boundary(PolicyError, "asking"):
         raise SandboxTimeout("own errors pass")
