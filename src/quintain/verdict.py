@@ -33,6 +33,9 @@ class Outcome(StrEnum):
     POLICY_ERROR = "policy_error"
     """The model's server or engine broke: no reward, retried."""
 
+    def __repr__(self) -> str:
+        return self.value
+
     @property
     def judged(self) -> bool:
         """Whether there is a reward: only solved and failed rollouts count in a score."""

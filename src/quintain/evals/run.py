@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TextIO
+from typing import TextIO, overload
 
 from quintain.errors import ConfigError
 from quintain.record import Json
@@ -76,7 +76,13 @@ class Samples(Sequence[Sample]):
     def __len__(self) -> int:
         return len(self._rows)
 
-    def __getitem__(self, index: int) -> Sample:  # type: ignore[override]
+    @overload
+    def __getitem__(self, index: int) -> Sample: ...
+    @overload
+    def __getitem__(self, index: slice) -> Samples: ...
+    def __getitem__(self, index: int | slice) -> Sample | Samples:
+        if isinstance(index, slice):
+            return Samples(self._run, self._rows[index])
         return Sample(self._run, self._rows[index])
 
     def __repr__(self) -> str:
