@@ -243,7 +243,9 @@ static struct { int kind; struct rlimit value; } limits[24];
 static int limit_count;
 static struct sock_fprog filter;
 
+/* Its own /proc files belong to it only while it is dumpable. */
 static int self_map(const struct step *s) {
+  prctl(PR_SET_DUMPABLE, 1);
   write_file("/proc/self/setgroups", "deny", 4, 0, 0);
   if (write_file("/proc/self/uid_map", s->s[0], s->n[0], 0, 0) < 0) return -1;
   return write_file("/proc/self/gid_map", s->s[1], s->n[1], 0, 0);
@@ -359,8 +361,8 @@ static int carry_out(char *plan, size_t length, char *error, size_t *error_lengt
     memcpy(error, &why, 4);
     const char *name = s.kind <= UNLINK ? step_names[s.kind] : "step";
     *error_length = 4 + (size_t)snprintf(error + 4, 300, "%s %.80s %.80s", name,
-                                         s.count > 0 && s.kind != FILTER ? s.s[0] : "",
-                                         s.count > 1 && s.kind != WRITE ? s.s[1] : "");
+                                         s.count > 0 && s.kind < RLIMIT && s.kind != USERNS ? s.s[0] : "",
+                                         s.count > 1 && s.kind > WRITE && s.kind < USERNS ? s.s[1] : "");
     if (*error_length > 303) *error_length = 303;
     return -1;
   }

@@ -111,7 +111,8 @@ class Supervisor:
             except OSError as error:
                 if flags & wire.OPTIONAL:
                     continue
-                shown = " ".join(os.fsdecode(s)[:80] for s in strings[:3])
+                told = strings[:2] if step not in (wire.WRITE, wire.USERNS, wire.FILTER) else []
+                shown = " ".join(os.fsdecode(s)[:80] for s in told or strings[: step == wire.WRITE])
                 raise OSError(error.errno or errno.EIO, f"{name} {shown}".strip()) from error
 
     def _mkdir(self, _f: int, a: int, b: int, c: int, s: list[str], _r: list[bytes]) -> None:
@@ -160,6 +161,7 @@ class Supervisor:
     def _userns(self, flags: int, a: int, b: int, _c: int, _s: list[str], r: list[bytes]) -> None:
         _check(_libc.unshare(ctypes.c_int(wire.NEW_USER)), "unshare")
         if flags & wire.SELF_MAP:
+            _prctl(4, 1)
             with contextlib.suppress(OSError):
                 _write("/proc/self/setgroups", b"deny")
             _write("/proc/self/uid_map", r[0])

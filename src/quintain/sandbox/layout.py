@@ -107,7 +107,7 @@ def stage_plan(*, rootless: bool) -> wire.Plan:
     plan = wire.Plan()
     if rootless:
         maps = (f"0 {os.geteuid()} 1\n", f"0 {os.getegid()} 1\n")
-        plan.add(wire.USERNS, *maps, flags=wire.SELF_MAP)
+        plan.add(wire.USERNS, *maps, a=wire.NOBODY, flags=wire.SELF_MAP)
     plan.add(wire.UNSHARE, a=wire.NEW_MOUNT)
     plan.mount("", "/", flags=wire.MS_REC | wire.MS_SLAVE)
     plan.mount("stage", "/tmp", "tmpfs", wire.MS_NOSUID, STAGE_SIZE)
@@ -275,7 +275,7 @@ def _proc(plan: wire.Plan, spec: SandboxSpec, disk: str) -> None:
 def _rights(plan: wire.Plan, spec: SandboxSpec, ids: Ids) -> None:
     if ids.rootless:
         maps = (f"{USER_UID} 0 1\n", f"{USER_UID} 0 1\n")
-        plan.add(wire.USERNS, *maps, flags=wire.SELF_MAP)
+        plan.add(wire.USERNS, *maps, a=wire.NOBODY, flags=wire.SELF_MAP)
     else:
         maps = (f"{INIT_UID} {ids.init} 1\n{USER_UID} {ids.user} 1\n",) * 2
         plan.add(wire.USERNS, *maps, a=INIT_UID, b=INIT_UID)
