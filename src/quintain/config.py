@@ -20,7 +20,7 @@ import subprocess
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, time
-from importlib import metadata
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -241,8 +241,8 @@ def provenance() -> dict[str, Json]:
 
 def _version(name: str) -> str | None:
     try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
+        return version(name)
+    except PackageNotFoundError:
         return None
 
 

@@ -247,7 +247,8 @@ def _call(function: Any, options: Mapping[str, Json], what: str, prefix: str) ->
         raise ConfigError(f"{what} needs {', '.join(f'--set {prefix}.{m}=…' for m in missing)}")
     try:
         return function(**options)
-    except TypeError as error:
-        if "unexpected keyword" not in str(error):
+    except (TypeError, ValueError) as error:
+        if isinstance(error, ConfigError):
             raise
-        raise ConfigError(f"{what}: {error}") from error
+        given = ", ".join(f"{prefix}.{name}={value!r}" for name, value in options.items())
+        raise ConfigError(f"{what} with {given or 'no settings'}: {error}") from error
