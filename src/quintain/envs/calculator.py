@@ -298,7 +298,7 @@ def _tier(
         name=name,
         tools=[CALC],
         sandbox=SandboxSpec(memory_mb=128, disk_mb=16, max_pids=16, exec_s=10),
-        limits=Limits(max_steps=len(examples[0].expressions) + 2, max_malformed=2, wall_s=120),
+        limits=Limits(max_steps=len(examples[0].expressions) + 2, max_malformed=2, wall_s=600),
         sampling=Sampling(max_tokens=24),
         oracle=_oracle,
         fakes=_fakes,

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -75,7 +76,8 @@ class Generated:
 
     Args:
         make: a task's fields (`prompt`, `answer`, …) from a random generator and a number; the
-            field `content` (any JSON) says what makes two tasks the same, by default the prompt.
+            field `content` (any JSON) says what makes two tasks the same, by default the prompt;
+            a field that is costly may be a function without arguments, called for kept tasks only.
         name: prefix of the ids.
         seed: of the whole source.
         eval: how many tasks the eval split has.
@@ -106,7 +108,7 @@ class Generated:
 
     def _fields(self, number: int) -> tuple[dict[str, Any], str]:
         """What task `number` is made of, and the hash of its content."""
-        fields = self._make(random.Random(derive_seed(self._seed, self._name, number)), number)
+        fields = self._make(self._generator(number), number)
         fields["prompt"] = as_messages(fields["prompt"])
         content = fields.pop("content", None)
         if content is None:
@@ -114,8 +116,12 @@ class Generated:
         return fields, digest("content", content)
 
     def _task(self, number: int, fields: dict[str, Any], content: str) -> Task:
-        values = {**fields, "id": f"{self._name}-{number}", "split": split_of(content)}
+        values = {name: value() if callable(value) else value for name, value in fields.items()}
+        values |= {"id": f"{self._name}-{number}", "split": split_of(content)}
         return _build(values, f"task {number} of {self._name}")
+
+    def _generator(self, number: int) -> random.Random:
+        return random.Random(derive_seed(self._seed, self._name, number))
 
     def split(self, split: Split) -> Iterator[Task]:
         """The tasks of a split in the order of their numbers.
@@ -143,14 +149,20 @@ class Generated:
 
     def get(self, task_id: str) -> Task:
         """The task of that id, made again."""
+        number = self._number(task_id)
+        return self._task(number, *self._fields(number))
+
+    def generator(self, task_id: str) -> random.Random:
+        """The random generator that the task of that id was made with, fresh."""
+        return self._generator(self._number(task_id))
+
+    def _number(self, task_id: str) -> int:
         prefix, _, number = task_id.rpartition("-")
-        if prefix != self._name or not (number.isascii() and number.isdecimal()):
+        if prefix != self._name or not re.fullmatch(r"0|[1-9][0-9]{0,17}", number):
             raise TaskError(
                 f"there is no task {task_id!r}; ids here are {self._name}-0, {self._name}-1, …"
             )
-        if number != str(int(number)):
-            raise TaskError(f"there is no task {task_id!r}; write {prefix}-{int(number)}")
-        return self._task(int(number), *self._fields(int(number)))
+        return int(number)
 
 
 def rows(
