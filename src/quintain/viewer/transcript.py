@@ -122,8 +122,12 @@ def message_pieces(
     yield Piece("role", f"── {message.role}{' · ' + note if note else ''} ──")
     for part in message.content:
         for kind, text in part_pieces(part, limit):
-            # Indented, so that nothing written in a message can pass for a heading or a verdict.
-            yield Piece(kind, "\n".join(f"  {line}" for line in text.split("\n")))
+            yield Piece(kind, _indented(text))
+
+
+def _indented(text: str) -> str:
+    """Indented, so that nothing a message holds can pass for a heading or a verdict."""
+    return "\n".join(f"  {line}" for line in text.split("\n"))
 
 
 def _step_note(number: int, step: Step) -> str:
@@ -155,7 +159,7 @@ def _facts(trajectory: Trajectory) -> str:
 def _check_piece(check: Check) -> Piece:
     kind = {True: "pass", False: "fail", None: "undecided"}[check.passed]
     mark = {True: "✓", False: "✗", None: "?"}[check.passed]
-    detail = f": {visible(check.detail)}" if check.detail else ""
+    detail = f": {_indented(visible(check.detail)).strip()}" if check.detail else ""
     return Piece(kind, f"{mark} {visible(check.name)}{detail}")
 
 
@@ -171,7 +175,7 @@ def verdict_pieces(verdict: Verdict) -> Iterator[Piece]:
     )
     yield from map(_check_piece, verdict.checks)
     if verdict.explanation:
-        yield Piece("text", shortened(visible(verdict.explanation)))
+        yield Piece("text", _indented(shortened(visible(verdict.explanation))))
     if verdict.metrics:
         named = ", ".join(f"{name} {value:g}" for name, value in verdict.metrics.items())
         yield Piece("note", visible(named))
