@@ -71,7 +71,9 @@ async def run(tmp_path):
     )
     for version, solved in ((0, 3), (20, 9)):
         purpose = f"mine:eval@v{version}"
-        await store.event("eval.begun", {"purpose": purpose, "environment": "shell", "planned": 24})
+        await store.event(
+            "eval.begun", {"purpose": purpose, "environment": "shell", "planned": 24, "seed": 11}
+        )
         for task in range(12):
             await store.commit(outcome(f"t{task}", 0, task < solved, purpose))
     for sample in range(4):
@@ -108,7 +110,8 @@ async def test_the_page_says_what_the_store_says(run):
         "training: 1 of 5 rollouts have no reward and are kept out of advantages (1 infra_error)",
         "pass@1 is 0.750 without them and 0.692 with them as failures",
         "fault in sandbox: SandboxError: the sandbox died",
-        "quintain run shell --policy",
+        "quintain run shell --policy POLICY --only t9:0 --seed 11 --purpose mine:eval@v20",
+        "--seed 3 --purpose train",
         "1 checkpoints",
         "training.mode",
     ):

@@ -112,6 +112,7 @@ def test_the_line_that_reproduces():
     assert line == (
         "quintain run 'my env' --policy m --only 'task; rm -rf /:3' --seed 7 --purpose eval:eval@v0"
     )
+    assert "--seed 9 " in reproduce(key, {"settings": {"seed": 9}})
     command = {"environment": "my.module:env", "options": ["--policy", "chat", "--model", "Q"]}
     line = reproduce(key, {"policy": "Q", "seed": 7, "command": command})
     assert line.startswith("quintain run my.module:env --policy chat --model Q --only ")

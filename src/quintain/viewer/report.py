@@ -298,7 +298,18 @@ def _transcripts(
     """(heading, transcripts) of a few samples: the last version of each eval, then training."""
     chosen = [views[-1] for views in _groups(evals).values()]
     chosen += [view for view in evals if view.version is None]
-    out = [(_label(view), _some(store, view.scores.rows, config)) for view in chosen]
+    begun = {(d["purpose"], d["environment"]): d for _, _, d in store.event_rows("eval.begun")}
+    out = [
+        (
+            _label(view),
+            _some(
+                store,
+                view.scores.rows,
+                {**config, **begun.get((view.purpose, view.environment), {})},
+            ),
+        )
+        for view in chosen
+    ]
     if training.rows:
         out.append(("training", _some(store, training.rows[::-1], config)))
     return [(heading, shown) for heading, shown in out if shown]

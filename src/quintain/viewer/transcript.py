@@ -83,7 +83,8 @@ def reproduce(key: TrajectoryKey, config: Mapping[str, Json]) -> str:
     words = ["quintain", "run", str(command.get("environment") or key.environment)]
     words += command.get("options") or ["--policy", str(config.get("policy") or "POLICY")]
     words += ["--only", f"{key.task_id}:{key.sample_index}"]
-    words += ["--seed", str(config.get("seed", 0)), "--purpose", key.purpose]
+    seed = config.get("seed", (config.get("settings") or {}).get("seed", 0))
+    words += ["--seed", str(seed), "--purpose", key.purpose]
     return " ".join(shlex.quote(str(word)) for word in words)
 
 
