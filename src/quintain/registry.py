@@ -46,15 +46,18 @@ def load_file(path: str | Path, attribute: str) -> Any:
     file = Path(path).resolve()
     if not file.is_file():
         raise RegistryError(f"no such file: {path}")
-    loaded = sys.modules.get(file.stem)
+    name, folder = file.stem, file.parent
+    if name == "__init__":
+        name, folder = folder.name, folder.parent
+    loaded = sys.modules.get(name)
     if loaded is not None and Path(getattr(loaded, "__file__", None) or "").resolve() != file:
         raise RegistryError(
-            f"{path}: a module {file.stem!r} is loaded already from elsewhere; rename the file"
+            f"{path}: a module {name!r} is loaded already from elsewhere; rename the file"
         )
-    if str(file.parent) not in sys.path:
-        sys.path.insert(0, str(file.parent))
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
     try:
-        module = importlib.import_module(file.stem)
+        module = importlib.import_module(name)
     except Exception as error:
         lines = [
             f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(file)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 import shlex
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,8 +18,10 @@ from quintain.cli.settings import (
     resolved,
     settings_from,
 )
+from quintain.errors import ConfigError
 from quintain.protocols import Environment, Policy
 from quintain.record import Json
+from quintain.task import Split, Task
 
 FLAGS = {
     ("policy", "name"): "--policy",
@@ -30,6 +32,9 @@ FLAGS = {
     ("allow_weaker",): "--allow-weaker",
 }
 """Settings that decide how a sample comes out, and the options that say them."""
+
+LOOKED_AT = (Split.EVAL, Split.TRAIN, Split.HELDOUT)
+"""Where a task is looked for when no split is named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +106,19 @@ def new_folder(environment: str) -> Path:
     safe = re.sub(r"[^A-Za-z0-9_.-]+", "-", environment)
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     return Path("runs") / f"{safe}-{stamp}-{secrets.token_hex(2)}"
+
+
+def first_task(environment: Environment, splits: Sequence[Split] = LOOKED_AT) -> Task:
+    """The first task of the first split that has one.
+
+    Raises:
+        ConfigError: none has.
+    """
+    for split in splits:
+        found = next(iter(environment.tasks.split(split)), None)
+        if found is not None:
+            return found
+    raise ConfigError(f"{environment.name} has no tasks in {', '.join(map(str, splits))}")
 
 
 @asynccontextmanager
