@@ -13,7 +13,7 @@ from quintain.policies.local.spec import ModelSpec
 if TYPE_CHECKING:
     from quintain.policies.local.logprobs import process_logits, token_logprobs
     from quintain.policies.local.model import Model, load_model
-    from quintain.policies.local.supervised import warm_start
+    from quintain.policies.local.supervised import warm_start, warm_started
 
 __all__ = [
     "Local",
@@ -26,6 +26,7 @@ __all__ = [
     "tiny",
     "token_logprobs",
     "warm_start",
+    "warm_started",
 ]
 
 
@@ -38,8 +39,8 @@ def __getattr__(name: str) -> Any:
         from quintain.policies.local import model
 
         return getattr(model, name)
-    if name == "warm_start":
-        from quintain.policies.local.supervised import warm_start
+    if name in ("warm_start", "warm_started"):
+        from quintain.policies.local import supervised
 
-        return warm_start
+        return getattr(supervised, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

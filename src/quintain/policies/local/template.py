@@ -152,6 +152,38 @@ class Template:
         """Token ids of the conversation up to where the assistant begins to speak."""
         return self.encode(self.render(messages, tools))
 
+    def conversation(
+        self, messages: Sequence[Message], tools: Sequence[ToolSpec] = ()
+    ) -> tuple[list[int], list[bool]]:
+        """Ids of a whole conversation as a session would have them, and which the assistant said.
+
+        The token that ends an assistant's turn counts as said by it.
+
+        Raises:
+            ConfigError: the template rewrites earlier turns, so there is no one row of tokens.
+        """
+        ids: list[int] = []
+        said: list[bool] = []
+        text = ""
+        for place, message in enumerate(messages):
+            if message.role != "assistant":
+                continue
+            before = self.render(messages[:place], tools)
+            if not before.startswith(text):
+                raise ConfigError("the chat template rewrites earlier turns of a demonstration")
+            prompt = self.encode(before[len(text) :])
+            spoken = self.mark(self.tools.write(message))
+            answer = self.encode(spoken)
+            end = self._splitter.match(self.closing)
+            if end is not None and self._special[end[0]] in self.end_ids:
+                answer.append(self._special[end[0]])
+                text = before + spoken + end[0]
+            else:
+                text = before + spoken
+            ids += prompt + answer
+            said += [False] * len(prompt) + [True] * len(answer)
+        return ids, said
+
     # --- what the folder says ----------------------------------------------------------------
 
     def _find_end_ids(self) -> list[int]:
