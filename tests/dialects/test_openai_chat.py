@@ -32,13 +32,13 @@ def through_json(value):
 
 
 @given(conversations())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_conversations_survive(messages):
     assert wire.decode_messages(through_json(wire.encode_messages(messages))) == messages
 
 
 @given(conversations(), tools, samplings, st.integers(0, 2**63 - 1))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_requests_survive(messages, specs, sampling, seed):
     body = wire.encode_request(messages, model="m", tools=specs, sampling=sampling, seed=seed)
     read = wire.decode_request(through_json(body))
