@@ -1,4 +1,4 @@
-"""The learner on a real, tiny model: against an independent update, and through save and restore."""
+"""The learner on a real, tiny model: against an independent update; saved and restored."""
 
 from dataclasses import replace
 
@@ -13,7 +13,8 @@ from quintain.policies.local.spec import ModelSpec  # noqa: E402
 from quintain.training.advantages import dr_grpo  # noqa: E402
 from quintain.training.algorithms import LossOptions  # noqa: E402
 from quintain.training.batching import Packing, pack, token_weights  # noqa: E402
-from quintain.training.learner import LearnerOptions, LocalLearner  # noqa: E402
+from quintain.training.config import LearnerOptions  # noqa: E402
+from quintain.training.learner import LocalLearner  # noqa: E402
 
 from .builders import group, span, trajectory  # noqa: E402
 

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
+from quintain.errors import ConfigError
 from quintain.messages import Sampling
-from quintain.record import Record
-from quintain.training.algorithms import Aggregation, Algorithm, algorithm
+from quintain.record import Record, derive_seed
+from quintain.training.algorithms import Aggregation, Algorithm, LossOptions, algorithm
 from quintain.training.batching import Overlong
 
 Mode = Literal["auto", "sync", "async"]
+
+
+LORA_LR = 2e-4
+FULL_LR = 1e-5
 
 
 class TrainConfig(Record):
@@ -100,6 +106,38 @@ class TrainConfig(Record):
         }
         return algorithm(self.algorithm, **changes)
 
+    def learner_options(self, sampling: Sampling, *, lora: bool) -> LearnerOptions:
+        """What the learner needs of it.
+
+        Args:
+            sampling: of the rollouts.
+            lora: whether only adapters are trained.
+
+        Raises:
+            ConfigError: the sampling cannot be trained on.
+        """
+        if sampling.temperature == 0:
+            raise ConfigError(
+                "training needs rollouts that differ: the sampling's temperature is 0; set "
+                "train.sampling.temperature (1.0 is usual)"
+            )
+        algorithm = self.resolved()
+        return LearnerOptions(
+            loss=algorithm.loss,
+            aggregation=algorithm.aggregation,
+            lr=self.lr if self.lr is not None else LORA_LR if lora else FULL_LR,
+            weight_decay=self.weight_decay,
+            max_grad_norm=self.max_grad_norm,
+            warmup_steps=self.warmup_steps,
+            updates_per_batch=self.updates_per_batch,
+            micro_tokens=self.micro_tokens,
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k,
+            seed=derive_seed(self.seed, "learner") % 2**32,
+            threads=self.learner_threads,
+        )
+
     def evaluates_at(self, step: int) -> bool:
         """Whether an evaluation belongs to a step."""
         if step in (0, self.steps):
@@ -109,3 +147,32 @@ class TrainConfig(Record):
     def saves_at(self, step: int) -> bool:
         """Whether a checkpoint belongs to a step."""
         return self.evaluates_at(step) or step % self.checkpoint_every == 0
+
+
+@dataclass(frozen=True, slots=True)
+class LearnerOptions:
+    """How to learn."""
+
+    loss: LossOptions = field(default_factory=LossOptions)
+    aggregation: Aggregation = "token"
+    lr: float = 1e-5
+    """Peak learning rate, after warm-up."""
+    betas: tuple[float, float] = (0.9, 0.95)
+    weight_decay: float = 0.0
+    max_grad_norm: float = 1.0
+    warmup_steps: int = 0
+    """Steps over which the learning rate rises linearly."""
+    updates_per_batch: int = 1
+    """Optimiser steps on each batch; with more than one, the proximal policy is the one before the
+    first."""
+    micro_tokens: int = 8192
+    """Tokens, padding included, of one forward and backward pass."""
+    temperature: float = 1.0
+    """Of the rollouts' sampling; likewise the next two."""
+    top_p: float = 1.0
+    top_k: int = 0
+    seed: int = 0
+    threads: int | None = None
+    """CPU threads; None: torch's own choice."""
+    device: str | None = None
+    """None: the model's own."""

@@ -15,7 +15,7 @@ import json
 import os
 import shutil
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -29,39 +29,10 @@ from quintain.policies.local.logprobs import token_logprobs
 from quintain.policies.local.model import Model, load_model
 from quintain.policies.local.spec import ModelSpec
 from quintain.protocols import Metrics, Published
-from quintain.training.algorithms import Aggregation, LossOptions
 from quintain.training.batching import select, token_weights
+from quintain.training.config import LearnerOptions
 from quintain.training.losses import Sums, TokenArrays, join, policy_loss, summarise
 from quintain.training.packing import Layout, lay_out, plan
-
-
-@dataclass(frozen=True, slots=True)
-class LearnerOptions:
-    """How to learn."""
-
-    loss: LossOptions = field(default_factory=LossOptions)
-    aggregation: Aggregation = "token"
-    lr: float = 1e-5
-    """Peak learning rate, after warm-up."""
-    betas: tuple[float, float] = (0.9, 0.95)
-    weight_decay: float = 0.0
-    max_grad_norm: float = 1.0
-    warmup_steps: int = 0
-    """Steps over which the learning rate rises linearly."""
-    updates_per_batch: int = 1
-    """Optimiser steps on each batch; with more than one, the proximal policy is the one before the
-    first."""
-    micro_tokens: int = 8192
-    """Tokens, padding included, of one forward and backward pass."""
-    temperature: float = 1.0
-    """Of the rollouts' sampling; likewise the next two."""
-    top_p: float = 1.0
-    top_k: int = 0
-    seed: int = 0
-    threads: int | None = None
-    """CPU threads; None: torch's own choice."""
-    device: str | None = None
-    """None: the model's own."""
 
 
 class LocalLearner:

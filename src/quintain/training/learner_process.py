@@ -23,13 +23,18 @@ import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import cloudpickle
 
 from quintain.batch import Batch
 from quintain.errors import QuintainError, TrainingError
+from quintain.policies.local.spec import ModelSpec
 from quintain.protocols import Metrics, Published
+from quintain.training.config import LearnerOptions
+
+if TYPE_CHECKING:
+    from quintain.training.learner import LocalLearner
 
 logger = logging.getLogger(__name__)
 
@@ -152,6 +157,13 @@ class LearnerProcess:
         async with self._turn:
             self._pipe.close()
             self._log.close()
+
+
+def local_learner(spec: ModelSpec, options: LearnerOptions, folder: Path) -> LocalLearner:
+    """Makes a `LocalLearner`: a factory for `LearnerProcess.start`; imports torch."""
+    from quintain.training.learner import LocalLearner
+
+    return LocalLearner(spec, options, folder)
 
 
 def _spawn() -> tuple[subprocess.Popen[bytes], Connection, IO[bytes]]:

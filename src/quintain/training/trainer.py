@@ -16,12 +16,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 from quintain.batch import Batch
 from quintain.errors import TrainingError
+from quintain.policies.local.spec import ModelSpec
 from quintain.protocols import Metrics, Published
 from quintain.rollouts.host import Host
 from quintain.rollouts.schedule import rollout_group
@@ -63,10 +64,12 @@ class AsyncLearner(Protocol):
         ...
 
 
+@runtime_checkable
 class TrainedPolicy(Protocol):
     """A policy that takes new weights."""
 
     version: int
+    spec: ModelSpec
 
     async def update(self, published: Published) -> None:
         """Samples with these weights from now on."""
