@@ -6,22 +6,29 @@ Each `check_*` raises `AssertionError` naming the first promise that is broken.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
-from quintain.errors import SandboxError
+from quintain.errors import SandboxError, TaskError
 from quintain.messages import (
     Message,
     Sampling,
     TextPart,
+    ToolCall,
     ToolResult,
     ToolSpec,
+    assistant,
     tool_results,
     user,
 )
-from quintain.protocols import Policy, Sandbox, SandboxBackend
-from quintain.task import SandboxSpec
-from quintain.trajectory import Action
+from quintain.policies.scripted import Scripted
+from quintain.protocols import Environment, Episode, ExecResult, Policy, Sandbox, SandboxBackend
+from quintain.record import Json, canonical, digest
+from quintain.rollouts import Host, Job, rollout
+from quintain.task import PublicTask, SandboxSpec, Split, Task
+from quintain.trajectory import Action, Observation, StopReason, Trajectory
 
 # --- policies -----------------------------------------------------------------------------------
 
@@ -238,3 +245,273 @@ async def _expect(kind: type[Exception], call: Awaitable[object]) -> None:
     assert not isinstance(found, TimeoutError), "the call hung"
     assert not isinstance(found, SandboxError), f"the candidate's fault became the host's: {found}"
     assert isinstance(found, kind), f"expected {kind.__name__}, got {str(found)[:100]}"
+
+
+# --- environments -------------------------------------------------------------------------------
+
+_LOOK = """\
+import os, sys, time
+stop, *secrets = (bytes.fromhex(word) for word in sys.stdin.read().split())
+found, ends = set(), time.monotonic() + 120
+def look(path):
+    try:
+        with open(path, "rb") as file:
+            data = file.read(10_000_000)
+    except OSError:
+        return
+    found.update((path, s.hex()) for s in secrets if s in data or s in os.fsencode(path))
+while time.monotonic() < ends:
+    last = os.path.exists(stop)
+    for pid in os.listdir("/proc"):
+        if pid.isdigit() and int(pid) != os.getpid():
+            look(f"/proc/{pid}/cmdline")
+            look(f"/proc/{pid}/environ")
+    for top in (os.getcwd(), "/tmp", "/dev/shm", "/var/tmp", "/run", os.path.expanduser("~")):
+        for folder, _, names in os.walk(top):
+            for name in names:
+                path = os.path.join(folder, name)
+                if os.path.isfile(path) and not os.path.islink(path):
+                    look(path)
+    if last:
+        break
+    time.sleep(0.01)
+print("\\n".join(f"{secret} {path}" for path, secret in sorted(found)))
+"""
+"""Looks at every file and process of its sandbox until told to stop. What it looks for comes by
+stdin, so that it never finds itself."""
+
+Script = Sequence[Message | str]
+"""What a policy says in one episode."""
+
+
+async def check_environment(
+    environment: Environment,
+    *,
+    oracle: Callable[[Task], Script] | None = None,
+    fakes: Callable[[Task], Sequence[Script]] | None = None,
+    again: Callable[[], Environment] | None = None,
+    plant: Callable[[Task, str], Task] | None = None,
+    tasks: int = 3,
+    **host: Any,
+) -> None:
+    """Checks an environment: tasks, rewards, limits, and that nothing secret gets out.
+
+    Tasks have ids of their own, end with somebody else's turn, are found by id and come again the
+    same; no two splits share a prompt. Saying nothing earns 0, the oracle 1, every fake 0. Episodes
+    are closed, limits hold. Strings planted in the answer, the hidden files and the world are
+    never seen by the policy, nor by a spy that watches the sandbox's files and processes until
+    after the verdict.
+
+    Args:
+        environment: to be checked; its own `oracle` and `fakes`, where it has them, stand in for
+            the next two.
+        oracle: a script that solves a task.
+        fakes: scripts that only look as if they did.
+        again: makes the same environment once more; its tasks must be equal.
+        plant: puts a string where the verifier reads it (the second argument, into the answer); by
+            default it becomes, or is added to, the answer.
+        tasks: how many tasks of each split are played.
+        host: further settings of `rollouts.Host` (`backend`, `allow_weaker`, …).
+    """
+    oracle = oracle or getattr(environment, "oracle", None)
+    fakes = fakes or getattr(environment, "fakes", None)
+    _check_tasks(environment, again() if again else environment)
+    played = [
+        task for split in Split for task in itertools.islice(environment.tasks.split(split), tasks)
+    ]
+    for task in played:
+        await _earns(environment, task, "", 0.0, "saying nothing", host)
+        if oracle is not None:
+            await _earns(environment, task, list(oracle(task)), 1.0, "the oracle", host)
+        for number, fake in enumerate(fakes(task) if fakes is not None else ()):
+            await _earns(environment, task, list(fake), 0.0, f"fake {number}", host)
+    for task in played[:2]:
+        script: Script = list(oracle(task)) if oracle is not None else ["no"]
+        await _check_episode_limits(environment, task, script, host)
+        await _check_secrets(environment, task, script, plant or _planted, host)
+
+
+def _check_tasks(environment: Environment, again: Environment, most: int = 60) -> None:
+    sides: dict[str, tuple[Split, str]] = {}
+    ids: set[str] = set()
+    for split in Split:
+        found = list(itertools.islice(environment.tasks.split(split), most))
+        other = list(itertools.islice(again.tasks.split(split), most))
+        assert found == other, f"the {split} split comes in another order or with other tasks"
+        for task in found:
+            assert isinstance(task, Task), f"a task source yields tasks, got {task!r}"
+            assert task.split == split, f"task {task.id} of {task.split} is in the {split} split"
+            assert task.id not in ids, f"two tasks have the id {task.id!r}"
+            ids.add(task.id)
+            assert environment.tasks.get(task.id) == task, f"get({task.id!r}) gives another task"
+            assert task.prompt, f"task {task.id} has no prompt"
+            assert task.prompt[-1].role != "assistant", (
+                f"task {task.id} ends with the policy's turn"
+            )
+            content = canonical([m.model_dump(mode="json") for m in task.prompt] + [
+                sorted(task.files), *(task.files[path].hex() for path in sorted(task.files))
+            ])  # fmt: skip
+            side, name = sides.setdefault(content, (split, task.id))
+            assert side == split, (
+                f"{name} in the {side} split and {task.id} in the {split} split ask the same"
+            )
+    assert ids, "the environment has no tasks"
+    try:
+        environment.tasks.get("no such task")
+    except TaskError:
+        return
+    raise AssertionError("get() of an unknown id raises TaskError")
+
+
+async def _play(
+    environment: Environment, task: Task, policy: Policy, host: dict[str, Any]
+) -> Trajectory:
+    """One rollout without retries."""
+    async with Host(environment, policy, **{"retries": 0, **host}) as surroundings:
+        return await rollout(Job(task=task, purpose="check"), surroundings)
+
+
+async def _earns(
+    environment: Environment,
+    task: Task,
+    script: str | list[Message | str],
+    reward: float,
+    who: str,
+    host: dict[str, Any],
+) -> None:
+    watched = _Watched(environment)
+    done = await _play(watched, task, Scripted(script), host)
+    assert done.error is None, f"{who} on task {task.id}: {done.error}"
+    assert done.verdict is not None, f"{who} on task {task.id} has no verdict"
+    assert done.reward == reward, (
+        f"{who} on task {task.id} earns {reward:g}, got {done.reward} ({done.verdict.explanation})"
+    )
+    assert watched.opened == watched.closed == 1, (
+        f"one episode is opened and closed, got {watched.opened} and {watched.closed}"
+    )
+
+
+async def _check_episode_limits(
+    environment: Environment, task: Task, script: Script, host: dict[str, Any]
+) -> None:
+    limits = task.limits or environment.limits
+    one = limits.model_copy(update={"max_steps": 1})
+    done = await _play(environment, task, Scripted(list(script)), {**host, "limits": one})
+    assert len(done.steps) == 1, f"max_steps=1 allows one step, {len(done.steps)} were taken"
+    assert done.verdict is not None, f"a limit came and the verifier did not judge: {done.error}"
+    short = limits.model_copy(update={"wall_s": 0.2})
+    sleeper = Scripted("late", latency_s=600.0)
+    done = await _play(environment, task, sleeper, {**host, "limits": short})
+    assert done.stop is StopReason.WALL, f"wall_s=0.2 ends the episode, got {done.stop}"
+    assert done.verdict is not None, f"a limit came and the verifier did not judge: {done.error}"
+    call = ToolCall(id="c", name="no_such_tool", arguments={})
+    done = await _play(environment, task, Scripted(assistant("", call)), host)
+    assert done.error is None, f"calling an unknown tool is the policy's doing, got {done.error}"
+    assert len(done.steps) <= limits.max_steps, f"{len(done.steps)} steps of {limits.max_steps}"
+
+
+async def _check_secrets(
+    environment: Environment,
+    task: Task,
+    script: Script,
+    plant: Callable[[Task, str], Task],
+    host: dict[str, Any],
+) -> None:
+    names = ("answer", "hidden_files", "world")
+    secrets = {name: f"canary-{name}-{digest(task.id, name)}" for name in names}
+    marked = plant(task, secrets["answer"]).model_copy(
+        update={
+            "hidden_files": {**task.hidden_files, "canary.txt": secrets["hidden_files"].encode()},
+            "world": _with(task.world, secrets["world"]),
+        }
+    )
+    watched = _Watched(environment, tuple(secrets.values()))
+    done = await _play(watched, marked, Scripted(list(script)), host)
+    assert done.steps, f"with planted secrets task {task.id} cannot be played: {done.error}"
+    shown = [done.opening, *(step.observation for step in done.steps)]
+    seen = "".join(part.model_dump_json() for part in (*shown, *done.tools))
+    for name, secret in secrets.items():
+        assert secret not in seen, f"the policy sees the {name} of task {task.id}"
+        assert secret not in watched.report, (
+            f"the {name} of task {task.id} is in the sandbox: {watched.report}"
+        )
+
+
+def _planted(task: Task, secret: str) -> Task:
+    return task.model_copy(update={"answer": _with(task.answer, secret)})
+
+
+def _with(value: Json, secret: str) -> Json:
+    """The value with a secret in it, in a place that whoever reads the value may overlook."""
+    if isinstance(value, dict):
+        return {**value, "canary": secret}
+    return [*value, secret] if isinstance(value, list) else secret
+
+
+class _Watched:
+    """An environment whose episodes are counted, and spied on when there are secrets."""
+
+    def __init__(self, inner: Environment, secrets: tuple[str, ...] = ()) -> None:
+        self.name, self.tasks, self.verifier = inner.name, inner.tasks, inner.verifier
+        self.sandbox, self.limits, self.sampling = inner.sandbox, inner.limits, inner.sampling
+        self.graded, self.artifacts = inner.graded, inner.artifacts
+        self.opened = self.closed = 0
+        self.report = ""
+        """What the spy saw: a path and what was found there, a line each."""
+        self._inner, self._secrets = inner, secrets
+
+    async def open(
+        self, task: PublicTask, world: Json, sandbox: Sandbox | None, seed: int
+    ) -> Episode:
+        """An episode of the inner environment."""
+        self.opened += 1
+        episode = await self._inner.open(task, world, sandbox, seed)
+        spy = None
+        if sandbox is not None and self._secrets:
+            words = [
+                b"/tmp/.look-no-more".hex(),
+                *(s.encode().hex() for s in self._secrets),
+            ]
+            spy = asyncio.create_task(
+                sandbox.exec(["python3", "-I", "-c", _LOOK], stdin=" ".join(words), timeout_s=180)
+            )
+        return _WatchedEpisode(episode, self, sandbox, spy)
+
+    def saw(self, report: str) -> None:
+        """Takes the spy's report, secrets in words."""
+        for secret in self._secrets:
+            report = report.replace(secret.encode().hex(), secret)
+        self.report = report
+
+
+class _WatchedEpisode:
+    """Passes everything on; its end is the spy's."""
+
+    def __init__(
+        self,
+        inner: Episode,
+        watched: _Watched,
+        sandbox: Sandbox | None,
+        spy: asyncio.Task[ExecResult] | None,
+    ) -> None:
+        self.tools = inner.tools
+        self._inner, self._watched, self._sandbox, self._spy = inner, watched, sandbox, spy
+
+    async def reset(self) -> Observation:
+        """As the inner one."""
+        return await self._inner.reset()
+
+    async def respond(self, action: Action) -> Observation:
+        """As the inner one."""
+        return await self._inner.respond(action)
+
+    async def close(self) -> None:
+        """As the inner one, twice: closing must be repeatable."""
+        self._watched.closed += 1
+        if self._spy is not None and self._sandbox is not None:
+            await self._sandbox.write("/tmp/.look-no-more", b"")
+            run = await self._spy
+            assert run.ok, f"the spy in the sandbox failed: {run}"
+            self._watched.saw(run.text.strip())
+        await self._inner.close()
+        await self._inner.close()
