@@ -1,0 +1,670 @@
+"""Whether two mathematical answers are the same, kind by kind.
+
+`same(gold, answer, rules)` compares two trees of `grammar`. Leaves are expressions, compared by
+their exact forms; where those do not decide, `rules.numeric` does if there is one (it runs in a
+worker, `symbolic`), and else the result is None: undecided, never a guess.
+
+Conventions, all in `Rules`: a bare list is a set of answers; a list against a tuple is compared in
+order; a name on one side only (`x = 2` against `2`) is dropped; a unit on one side only is dropped,
+two different units are different; a decimal counts as a fraction when it is the fraction correctly
+rounded to at least so many digits.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Literal
+
+from quintain.verifiers import exact
+from quintain.verifiers.grammar import Node
+from quintain.verifiers.notation import TooLarge
+
+Decided = bool | None
+Percent = Literal["strict", "gold", "optional"]
+MAX_ITEMS = 64
+DOUBLE_DIGITS = 15
+"""A decimal of so many digits is the print of a double: it may be off by one in its last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The conventions of one comparison."""
+
+    percent: Percent = "gold"
+    """28% is 0.28; `gold`: a gold of 28% is also met by 28; `optional`: 28 also by 28%."""
+    rational_digits: int = 2
+    """Decimals that a rounded fraction must show; 0: rounding never counts."""
+    irrational_digits: int = 6
+    """The same for irrational values, in significant digits."""
+    ordered: bool = False
+    """Whether bare lists and sets are compared in order."""
+    tolerance: float = 0.0
+    """Largest relative difference of two numbers; 0: exact."""
+    absolute: float = 0.0
+    """Largest absolute difference of two numbers; 0: exact."""
+    numeric: Callable[[Node, Node], Decided] | None = None
+    """Decides two expressions that exact forms leave open; None: undecided."""
+
+
+def same(gold: Node, answer: Node, rules: Rules) -> Decided:
+    """Whether the answer is the gold; None when that could not be decided.
+
+    Raises:
+        TooLarge: a cap was reached.
+    """
+    if gold == answer:
+        return True
+    exact.meter.start()
+    return _same(_settle(gold), _settle(answer), rules)
+
+
+def _same(gold: Node, answer: Node, rules: Rules) -> Decided:
+    if gold == answer:
+        return True
+    if gold[0] == "named" and answer[0] == "list":
+        gold = _split_names(gold)
+    elif answer[0] == "named" and gold[0] == "list":
+        answer = _split_names(answer)
+    if gold[0] == "named" and answer[0] not in ("named", "rel"):
+        return _same(_unnamed(gold), answer, rules)
+    if answer[0] == "named" and gold[0] not in ("named", "rel"):
+        return _same(gold, _unnamed(answer), rules)
+    if gold[0] == answer[0] == "named":
+        return _named(gold, answer, rules)
+    kinds = (gold[0], answer[0])
+    if "groups" in kinds:
+        return _pairs(_items(gold), _items(answer), rules, ordered=False)
+    if "unit" in kinds:
+        return _units(gold, answer, rules)
+    if "text" in kinds:
+        return _texts(gold, answer)
+    if "list" in kinds or "set" in kinds:
+        return _collections(gold, answer, rules)
+    if _has(gold, "matrix") or _has(answer, "matrix"):
+        return _matrices(gold, answer, rules)
+    if "tuple" in kinds:
+        return _tuples(gold, answer, rules)
+    if kinds == ("cup", "cup"):
+        return _pairs(gold[1], answer[1], rules, ordered=False)
+    if "cup" in kinds or "minus" in kinds:
+        return None if kinds == ("minus", "minus") else False
+    if "rel" in kinds:
+        return _relations(gold, answer, rules)
+    if "ratio" in kinds:
+        return _ratios(gold, answer, rules)
+    if "inf" in kinds or gold in _INFINITE or answer in _INFINITE:
+        return False
+    return _scalars(gold, answer, rules)
+
+
+_INF: Node = ("inf",)
+_INFINITE = (_INF, ("neg", _INF))
+
+
+# --- what an answer means, before it is compared ---
+
+
+def _settle(node: Node) -> Node:
+    """Expands ±, names values, turns inequalities into intervals, unpacks names of tuples."""
+    kind = node[0]
+    if kind == "groups":
+        return ("groups", tuple(_settle(item) for item in node[1]))
+    if kind in ("list", "set"):
+        return _settle_items(kind, node[1])
+    if kind == "tuple":
+        return ("tuple", node[1], node[2], tuple(_settle(item) for item in node[3]))
+    if kind == "cup":
+        items = tuple(_settle(item) for item in node[1])
+        return ("cup", items)
+    if kind == "def":
+        body = node[3]
+        for place, variable in enumerate(node[2]):
+            body = _renamed(body, variable, f"#{place}")
+        return ("named", ("sym", f"{node[1]}()"), _settle(body), ("body", _settle(node[3])))
+    if node == ("sym", "bbR"):
+        return ("tuple", "(", ")", (("neg", _INF), _INF))
+    if kind == "rel":
+        return _relation(node)
+    if _has(node, "pm") and kind not in ("matrix", "ratio"):
+        return ("list", tuple(_signs(node)))
+    return node
+
+
+def _settle_items(kind: str, items: Sequence[Node]) -> Node:
+    settled: list[Node] = []
+    for item in items:
+        item = _settle(item)
+        settled.extend(item[1] if item[0] == "list" else (item,))
+    if len(settled) > MAX_ITEMS:
+        raise TooLarge(f"more than {MAX_ITEMS} items")
+    # `n = 1, 2, 3` names the first and means all.
+    if len(settled) > 1 and settled[0][0] == "named" and all(i[0] != "named" for i in settled[1:]):
+        settled[0] = settled[0][2]
+    return settled[0] if len(settled) == 1 and kind == "list" else (kind, tuple(settled))
+
+
+def _relation(node: Node) -> Node:
+    first, rest = node[1], node[2]
+    operators = [operator for operator, _ in rest]
+    last = rest[-1][1]
+    if operators == ["in"]:
+        return ("named", first, _settle(last), node)
+    if set(operators) == {"="}:
+        if _is_name(first):
+            value = _settle(last)
+            if value[0] == "list" and _has(last, "pm"):
+                return ("list", tuple(("named", first, item, node) for item in value[1]))
+            return ("named", first, value, node)
+        if not _symbols(first) and not _symbols(last):
+            return _settle(last)
+    return _interval(node) or node
+
+
+def _interval(node: Node) -> Node | None:
+    """The interval that inequalities in one variable, linear in it, describe."""
+    expressions = [node[1], *(item for _, item in node[2])]
+    low: tuple[Node, bool] = (("neg", _INF), False)
+    high: tuple[Node, bool] = (_INF, False)
+    variable: str | None = None
+    for (operator, _), left, right in zip(node[2], expressions, expressions[1:], strict=False):
+        if operator not in ("<", ">", "<=", ">="):
+            return None
+        solved = _solve(left, right)
+        if solved is None or variable not in (None, solved[0]):
+            return None
+        variable, bound, negative = solved
+        # left − right = c (x − bound); a negative c turns the sign around.
+        less = (operator[0] == "<") != negative
+        end = (bound, operator.endswith("="))
+        if less and high[0] == _INF:
+            high = end
+        elif not less and low[0] == ("neg", _INF):
+            low = end
+        else:
+            return None
+    if variable is None:
+        return None
+    brackets = ("[" if low[1] else "(", "]" if high[1] else ")")
+    return ("named", ("sym", variable), ("tuple", *brackets, (low[0], high[0])), node)
+
+
+def _solve(left: Node, right: Node) -> tuple[str, Node, bool] | None:
+    """(variable, bound, sign of its coefficient is negative) of a linear left − right."""
+    if left in _INFINITE or right in _INFINITE:
+        return None
+    for one, other, negative in ((left, right, False), (right, left, True)):
+        if one[0] == "sym" and one[1] not in ("e", "i", "pi") and not _symbols(other):
+            return one[1], other, negative
+    try:
+        value = exact.form(("add", (left, ("neg", right))))
+    except (exact.NotExact, exact.Undefined):
+        return None
+    symbols = value.symbols()
+    if len(symbols) != 1 or value.opaque or set(value.bottom) != {()}:
+        return None
+    (name,) = symbols
+    slope = value.top.get(((("s", name), Fraction(1)),))
+    rest = value.top.get((), Fraction(0))
+    if slope is None or len(value.top) > 2 or (len(value.top) == 2 and () not in value.top):
+        return None
+    return name, ("num", -rest / slope, -1), slope / value.bottom[()] < 0
+
+
+def _is_name(node: Node) -> bool:
+    """Whether it only names a quantity: a letter, f(x), |AB|, ∠APC, AB:CD, a tuple of names."""
+    kind = node[0]
+    if kind == "sym":
+        return node[1] not in ("e", "i", "pi")
+    if kind == "call":
+        return all(_is_name(item) for item in node[2]) and (
+            node[1] in ("f", "g", "h", "angle", "triangle", "overline", "vec", "det", "arg")
+            or node[1][0] in "fgh"
+        )
+    if kind == "mul":
+        # AB is a segment; xy = 6 is an equation.
+        return all(item[0] == "sym" and item[1][0].isupper() for item in node[1])
+    if kind == "ratio":
+        return all(_is_name(item) for item in node[1])
+    if kind == "div":
+        return _is_name(node[1]) and _is_name(node[2])
+    if kind == "abs":
+        return _is_name(node[1])
+    if kind == "tuple":
+        return bool(node[3]) and all(_is_name(item) for item in node[3])
+    return kind in ("text",)
+
+
+def _signs(node: Node) -> list[Node]:
+    """Both readings of the ± in an expression, all signs turned together."""
+    return [_with_sign(node, plus) for plus in (True, False)]
+
+
+def _with_sign(node: Node, plus: bool) -> Node:
+    if node[0] == "pm":
+        left, right = node[1], _with_sign(node[2], plus)
+        positive = plus == (node[3] == "pm")
+        right = right if positive else ("neg", right)
+        return right if left is None else ("add", (_with_sign(left, plus), right))
+    return tuple(
+        _with_sign(item, plus)
+        if isinstance(item, tuple) and item and isinstance(item[0], str)
+        else tuple(_with_sign(part, plus) if isinstance(part, tuple) else part for part in item)
+        if isinstance(item, tuple)
+        else item
+        for item in node
+    )
+
+
+def _has(node: object, kind: str) -> bool:
+    return isinstance(node, tuple) and (
+        (bool(node) and node[0] == kind) or any(_has(item, kind) for item in node)
+    )
+
+
+def _symbols(node: object) -> bool:
+    """Whether a variable occurs."""
+    if not isinstance(node, tuple):
+        return False
+    if node and node[0] == "sym":
+        return node[1] not in ("e", "i", "pi")
+    return any(_symbols(item) for item in node)
+
+
+def _renamed(node: Node, old: str, new: str) -> Node:
+    if node == ("sym", old):
+        return ("sym", new)
+    return tuple(_renamed(item, old, new) if isinstance(item, tuple) else item for item in node)
+
+
+# --- comparing kinds ---
+
+
+def _split_names(node: Node) -> Node:
+    """`(p, q) = (3, 2)` as `p = 3, q = 2`; anything else as it is."""
+    names, values = node[1], node[2]
+    if names[0] == values[0] == "tuple" and len(names[3]) == len(values[3]):
+        pairs = zip(names[3], values[3], strict=True)
+        return ("list", tuple(("named", a, b, ("rel", a, (("=", b),))) for a, b in pairs))
+    return node
+
+
+def _unnamed(node: Node) -> Node:
+    """The value of a named one, a function's in its own variable."""
+    value: Node = node[3][1] if node[3][0] == "body" else node[2]
+    return value
+
+
+def _named(gold: Node, answer: Node, rules: Rules) -> Decided:
+    if gold[1] == answer[1]:
+        decided = _same(gold[2], answer[2], rules)
+        if decided:
+            return True
+        if gold[2][0] in ("tuple", "cup", "set", "list"):
+            return decided
+    if gold[3][0] == answer[3][0] == "rel":
+        return _relations(gold[3], answer[3], rules)
+    return False
+
+
+def _units(gold: Node, answer: Node, rules: Rules) -> Decided:
+    units = [node[2] for node in (gold, answer) if node[0] == "unit"]
+    if len(units) == 2 and _unit_name(units[0]) != _unit_name(units[1]):
+        return False
+    bare = [
+        _settle(node[1]) if node[0] == "unit" else _without_unit(node, units[0])
+        for node in (gold, answer)
+    ]
+    return _same(bare[0], bare[1], rules)
+
+
+def _without_unit(node: Node, unit: str) -> Node:
+    """`5 cm`, read as 5·c·m, is 5 beside a value in cm."""
+    if node[0] != "mul":
+        return node
+    letters = [item[1] if item[0] == "sym" else "" for item in node[1]]
+    size = len(unit)
+    if 0 < size < len(letters) and "".join(letters[-size:]) == unit:
+        rest = node[1][:-size]
+        return rest[0] if len(rest) == 1 else ("mul", rest)
+    return node
+
+
+def _unit_name(unit: str) -> str:
+    unit = re.sub(r"[^a-z0-9/^]+", "", unit.lower().replace(" per ", "/"))
+    unit = {"feet": "foot", "inches": "inch"}.get(unit, unit)
+    return unit[:-1] if len(unit) > 3 and unit.endswith("s") else unit
+
+
+def _texts(gold: Node, answer: Node) -> Decided:
+    words = []
+    for node in (gold, answer):
+        if node[0] not in ("text", "sym"):
+            return False
+        words.append(str(node[1]).casefold().split())
+    return words[0] == words[1]
+
+
+def _items(node: Node) -> tuple[Node, ...]:
+    return tuple(node[1]) if node[0] in ("groups", "list", "set") else (node,)
+
+
+def _collections(gold: Node, answer: Node, rules: Rules) -> Decided:
+    kinds = {gold[0], answer[0]}
+    if kinds == {"list", "tuple"}:
+        items = [node[1] if node[0] == "list" else node[3] for node in (gold, answer)]
+        brackets = gold if gold[0] == "tuple" else answer
+        if (brackets[1], brackets[2]) not in (("(", ")"), ("[", "]")):
+            return False
+        return _pairs(items[0], items[1], rules, ordered=True)
+    if kinds - {"list", "set"}:
+        other = gold if gold[0] not in ("list", "set") else answer
+        collection = answer if other is gold else gold
+        if other[0] == "tuple" or len(collection[1]) != 1:
+            return False
+        single = collection[1][0]
+        return _same(other, single, rules) if other is gold else _same(single, other, rules)
+    left, right = gold[1], answer[1]
+    # Names that tell values apart on one side only: then only the order can.
+    ordered = rules.ordered or (
+        kinds == {"list"}
+        and (bool(_distinct_names(left)) ^ bool(_distinct_names(right)))
+        and not (_any_named(left) and _any_named(right))
+    )
+    return _pairs(left, right, rules, ordered=ordered)
+
+
+def _any_named(items: Sequence[Node]) -> bool:
+    return any(item[0] == "named" for item in items)
+
+
+def _distinct_names(items: Sequence[Node]) -> bool:
+    names = [item[1] for item in items if item[0] == "named"]
+    return len(names) == len(items) > 1 and len(set(map(repr, names))) == len(names)
+
+
+def _pairs(gold: Sequence[Node], answer: Sequence[Node], rules: Rules, *, ordered: bool) -> Decided:
+    """Item by item, in order or as a matching; repetitions in the answer alone do not count."""
+    if len(gold) > MAX_ITEMS or len(answer) > MAX_ITEMS:
+        raise TooLarge(f"more than {MAX_ITEMS} items")
+    if ordered:
+        if len(gold) != len(answer):
+            return False
+        return _all(_same(a, b, rules) for a, b in zip(gold, answer, strict=True))
+    if len(set(map(repr, gold))) == len(gold):
+        answer = _without_repeats(answer, rules)
+    if len(gold) != len(answer):
+        return False
+    left = list(answer)
+    undecided = False
+    for item in gold:
+        open_here = False
+        for place, candidate in enumerate(left):
+            decided = _same(item, candidate, rules)
+            if decided:
+                del left[place]
+                break
+            open_here = open_here or decided is None
+        else:
+            if not open_here:
+                return False
+            undecided = True
+    return None if undecided else True
+
+
+def _without_repeats(items: Sequence[Node], rules: Rules) -> list[Node]:
+    kept: list[Node] = []
+    for item in items:
+        if not any(item == other or _same(other, item, rules) for other in kept):
+            kept.append(item)
+    return kept
+
+
+def _all(decisions: object) -> Decided:
+    undecided = False
+    for decided in decisions:  # type: ignore[attr-defined]
+        if decided is False:
+            return False
+        undecided = undecided or decided is None
+    return None if undecided else True
+
+
+def _tuples(gold: Node, answer: Node, rules: Rules) -> Decided:
+    if gold[0] != "tuple" or answer[0] != "tuple":
+        return False
+    if gold[1:3] != answer[1:3]:
+        points = {("(", ")"), ("[", "]")}
+        intervals = any(_is_interval(node) for node in (gold, answer))
+        if intervals or {gold[1:3], answer[1:3]} - points or len(gold[3]) == 2:
+            return False
+    return _pairs(gold[3], answer[3], rules, ordered=True)
+
+
+def _is_interval(node: Node) -> bool:
+    return node[1:3] in (("(", "]"), ("[", ")")) or any(item in _INFINITE for item in node[3])
+
+
+def _matrices(gold: Node, answer: Node, rules: Rules) -> Decided:
+    tables: list[tuple[tuple[Node, ...], ...]] = []
+    for node in (gold, answer):
+        if node[0] == "tuple":
+            tables.append(tuple((item,) for item in node[3]))
+        else:
+            table = _table(node)
+            if table is None:
+                return False
+            tables.append(table)
+    left, right = tables
+    if len(left) != len(right) or len(left[0]) != len(right[0]):
+        return False
+    cells = zip((c for row in left for c in row), (c for row in right for c in row), strict=True)
+    return _all(_scalars(a, b, rules) for a, b in cells)
+
+
+def _table(node: Node) -> tuple[tuple[Node, ...], ...] | None:
+    """The rows of a matrix expression: a matrix, a product, a sum, a multiple."""
+    if node[0] == "matrix":
+        return tuple(node[1])
+    if node[0] == "neg":
+        table = _table(node[1])
+        return table and tuple(tuple(("neg", cell) for cell in row) for row in table)
+    if node[0] == "add":
+        tables = [_table(item) for item in node[1]]
+        if any(table is None for table in tables):
+            return None
+        sizes = {(len(table or ()), len((table or ((),))[0])) for table in tables}
+        if len(sizes) != 1:
+            return None
+        rows, columns = sizes.pop()
+        return tuple(
+            tuple(("add", tuple((table or ())[i][j] for table in tables)) for j in range(columns))
+            for i in range(rows)
+        )
+    if node[0] == "mul":
+        product: tuple[tuple[Node, ...], ...] | None = None
+        factors: list[Node] = []
+        for item in node[1]:
+            table = _table(item)
+            if table is None:
+                factors.append(item)
+            else:
+                product = table if product is None else _multiplied(product, table)
+                if product is None:
+                    return None
+        if product is None or not factors:
+            return product
+        return tuple(tuple(("mul", (*factors, cell)) for cell in row) for row in product)
+    return None
+
+
+def _multiplied(
+    left: tuple[tuple[Node, ...], ...], right: tuple[tuple[Node, ...], ...]
+) -> tuple[tuple[Node, ...], ...] | None:
+    if len(left[0]) != len(right) or len(left) * len(right[0]) > MAX_ITEMS:
+        return None
+    return tuple(
+        tuple(
+            ("add", tuple(("mul", (row[k], right[k][j])) for k in range(len(right))))
+            for j in range(len(right[0]))
+        )
+        for row in left
+    )
+
+
+def _relations(gold: Node, answer: Node, rules: Rules) -> Decided:
+    """Equations and inequalities up to a constant factor, both sides brought together."""
+    parts = [_difference(node) for node in (gold, answer)]
+    if parts[0] is None or parts[1] is None:
+        both = gold[0] in ("rel", "named") and answer[0] in ("rel", "named")
+        return None if both and gold[0] == answer[0] == "rel" else False
+    (sign, left), (other, right) = parts[0], parts[1]
+    if sign != other:
+        return False
+    try:
+        ratio = exact.proportional(exact.form(left), exact.form(right))
+    except (exact.NotExact, exact.Undefined):
+        return None
+    if ratio is None and rules.numeric is not None:
+        return rules.numeric(("equation", sign, left), ("equation", sign, right))
+    if ratio is None or isinstance(ratio, bool):
+        return ratio
+    return ratio != 0 and (sign in ("=", "!=") or ratio > 0)
+
+
+def _difference(node: Node) -> tuple[str, Node] | None:
+    """A relation as `expression (=, <, <=, !=) 0`."""
+    if node[0] == "named":
+        node = node[3]
+    if node[0] != "rel" or len(node[2]) != 1:
+        return None
+    operator, right = node[2][0]
+    left = node[1]
+    if operator == "in" or any(
+        item[0] in ("tuple", "list", "set", "text") for item in (left, right)
+    ):
+        return None
+    if operator in (">", ">="):
+        operator, left, right = operator.replace(">", "<"), right, left
+    return operator, ("add", (left, ("neg", right)))
+
+
+def _ratios(gold: Node, answer: Node, rules: Rules) -> Decided:
+    if gold[0] == answer[0] == "ratio":
+        if len(gold[1]) != len(answer[1]):
+            return False
+        if all(_same(a, b, rules) for a, b in zip(gold[1], answer[1], strict=True)):
+            return True
+        first = zip(gold[1][1:], answer[1][1:], strict=True)
+        cross = [(("mul", (a, answer[1][0])), ("mul", (b, gold[1][0]))) for a, b in first]
+        zero: Node = ("num", Fraction(0), -1)
+        if any(_scalars(item, zero, rules) is not False for item in (gold[1][0], answer[1][0])):
+            return False
+        return _all(_scalars(a, b, rules) for a, b in cross)
+    ratio, other = (gold, answer) if gold[0] == "ratio" else (answer, gold)
+    if len(ratio[1]) != 2:
+        return False
+    quotient: Node = ("div", ratio[1][0], ratio[1][1])
+    return _scalars(*((quotient, other) if ratio is gold else (other, quotient)), rules)
+
+
+# --- comparing expressions ---
+
+
+def _scalars(gold: Node, answer: Node, rules: Rules) -> Decided:
+    if gold == answer:
+        return True
+    decided: Decided = None
+    try:
+        left, right = exact.form(gold), exact.form(answer)
+        decided = exact.equal(left, right)
+    except exact.Undefined:
+        return False
+    except exact.NotExact:
+        pass
+    else:
+        if decided or _percents(gold, answer, rules):
+            return True
+        value, other = left.rational(), right.rational()
+        if value is not None and other is not None:
+            return _near(value, other, rules) or _rounded(gold, value, answer, other, rules)
+    if decided is None:
+        decided = rules.numeric(gold, answer) if rules.numeric else None
+        if decided is not False:
+            return decided
+    return _close(gold, answer, rules)
+
+
+def _close(gold: Node, answer: Node, rules: Rules) -> Decided:
+    """Whether two different numbers, one irrational, are close enough by the rules."""
+    bounds: list[Node] = []
+    if rules.absolute:
+        bounds.append(("num", Fraction(rules.absolute), -1))
+    if rules.tolerance:
+        bounds.append(("mul", (("num", Fraction(rules.tolerance), -1), ("abs", gold))))
+    places = _decimals((gold, answer))
+    if places is not None and rules.irrational_digits:
+        decimal = gold if _decimal(gold) is not None else answer
+        shown = exact.form(decimal).rational()
+        if shown is not None and _significant(shown, places) >= rules.irrational_digits:
+            bounds.append(("num", Fraction(1, 2 * 10**places), -1))
+            if _significant(shown, places) >= DOUBLE_DIGITS:
+                bounds.append(("num", abs(shown) / 2**52, -1))
+    if not bounds or _symbols(gold) or _symbols(answer):
+        return False
+    if rules.numeric is None:
+        return None
+    zero: Node = ("num", Fraction(0), -1)
+    return any(rules.numeric(("within", gold, answer, bound), zero) for bound in bounds)
+
+
+def _near(value: Fraction, other: Fraction, rules: Rules) -> bool:
+    gap = abs(value - other)
+    return gap <= Fraction(rules.absolute) or gap <= Fraction(rules.tolerance) * abs(value)
+
+
+def _percents(gold: Node, answer: Node, rules: Rules) -> bool:
+    """Whether only a percent sign that the rules forgive tells them apart."""
+    if rules.percent == "strict":
+        return False
+    for one, other, allowed in ((gold, answer, True), (answer, gold, rules.percent == "optional")):
+        if allowed and one[0] == "pct" and not _has(other, "pct"):
+            return bool(exact.equal(exact.form(one[1]), exact.form(other)))
+    return False
+
+
+def _decimal(node: Node) -> int | None:
+    """Decimals of a number written with a point; None for anything else."""
+    if node[0] in ("neg", "deg"):
+        return _decimal(node[1])
+    if node[0] == "pct":
+        inner = _decimal(node[1])
+        return None if inner is None else inner + 2
+    return int(node[2]) if node[0] == "num" and node[2] >= 0 else None
+
+
+def _decimals(nodes: Sequence[Node]) -> int | None:
+    found = [places for node in nodes if (places := _decimal(node)) is not None]
+    return found[0] if len(found) == 1 else None
+
+
+def _significant(value: Fraction, places: int) -> int:
+    shown = abs(value) * 10**places
+    return len(str(int(shown))) if shown >= 1 else 0
+
+
+def _rounded(gold: Node, value: Fraction, answer: Node, other: Fraction, rules: Rules) -> bool:
+    """Whether a decimal answer is the fraction rounded to the digits that it shows."""
+    places, gold_places = _decimal(answer), _decimal(gold)
+    if gold_places is None and places is not None and rules.rational_digits:
+        enough = places >= rules.rational_digits <= _significant(other, places)
+        return enough and value.denominator != 1 and _rounds(value, other, places)
+    if gold_places is not None and _significant(value, gold_places) >= rules.irrational_digits > 0:
+        finer = places is None or places > gold_places
+        return finer and other.denominator != 1 and _rounds(other, value, gold_places)
+    return False
+
+
+def _rounds(value: Fraction, shown: Fraction, places: int) -> bool:
+    return abs(value - shown) <= Fraction(1, 2 * 10**places)
