@@ -141,6 +141,16 @@ def sweep(groups: Groups) -> list[str]:
     return removed
 
 
+def remove(groups: Groups, name: str) -> list[str]:
+    """Removes what a server that was killed left; returns what was removed."""
+    removed = []
+    for place in groups.places():
+        folder = os.path.join(place, name)
+        if os.path.isdir(folder):
+            removed += _remove_tree(folder)
+    return removed
+
+
 def _alive(entry: str) -> bool:
     pid, _, start = entry.removeprefix(PREFIX).partition("-")
     try:

@@ -31,7 +31,7 @@ HOST = "/host"
 INIT_UID, USER_UID = 0, 1000
 """Inside: the supervisor, and who runs commands."""
 STAGED = "/stage"
-BOX, DISK = "/box", "/disk"
+BOX, DISK, LOWER = "/box", "/disk", "/lower"
 STAGE_SIZE = "size=8m,mode=755"
 
 COVERED = (
@@ -52,7 +52,10 @@ EMPTIED = (
     "pressure",
     "dynamic_debug",
 )
-DEVICES = {"null": 3, "zero": 5, "full": 7, "random": 8, "urandom": 9}
+DEVICES = {
+    "null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "urandom": (1, 9),
+    "tty": (5, 0),
+}  # fmt: skip
 ETC_COPIED = ("ld.so.cache", "services", "protocols", "mime.types", "localtime")
 
 
@@ -113,7 +116,7 @@ def stage_plan(*, rootless: bool) -> wire.Plan:
     plan.mount("stage", "/tmp", "tmpfs", wire.MS_NOSUID, STAGE_SIZE)
     plan.mkdir(f"/tmp{HOST}")
     plan.add(wire.PIVOT, "/tmp", HOST.lstrip("/"), flags=wire.KEEP_OLD)
-    for folder in (STAGED, BOX, DISK, f"{STAGED}/empty"):
+    for folder in (STAGED, BOX, DISK, LOWER, f"{STAGED}/empty"):
         plan.mkdir(folder)
     plan.link(f"{HOST.lstrip('/')}/proc", "/proc")
     plan.write(f"{STAGED}/nothing", "", create=True)
@@ -218,30 +221,34 @@ def _image_base(plan: wire.Plan, spec: SandboxSpec, ids: Ids) -> None:
     image = os.path.realpath(spec.image or "")
     for name in ("upper", "work", "dev"):
         plan.mkdir(f"{DISK}/{name}", owner=ids.init)
-    lower = HOST + image.replace("\\", "\\\\").replace(":", "\\:")
-    options = f"lowerdir={lower},upperdir={DISK}/upper,workdir={DISK}/work"
-    if ids.rootless:
-        options += ",userxattr"
+    plan.mount(HOST + image, LOWER, flags=wire.MS_BIND)
+    options = f"lowerdir={LOWER},upperdir={DISK}/upper,workdir={DISK}/work"
+    options += ",userxattr" if ids.rootless else ",redirect_dir=off"
     plan.mount("overlay", BOX, "overlay", wire.MS_NOSUID | wire.MS_NODEV, options)
-    for name in ("etc", "proc", "dev", "tmp", "home", "run", "var", "var/tmp"):
-        plan.add(wire.MKDIR, f"{BOX}/{name}", a=0o755, flags=wire.OPTIONAL)
+    for name in ("etc", "proc", "dev", "home", "run", "var", "root"):
+        plan.mkdir(f"{BOX}/{name}", flags=wire.OPTIONAL)
+    for name in ("tmp", "var/tmp"):
+        plan.mkdir(f"{BOX}/{name}", 0o1777, flags=wire.OPTIONAL)
     for name in ("passwd", "group", "hosts", "hostname", "resolv.conf", "nsswitch.conf"):
         plan.write(f"{BOX}/etc/{name}", "", create=True, optional=True)
         plan.bind(f"{STAGED}/etc/{name}", f"{BOX}/etc/{name}", optional=True)
-    plan.mount("tmp", f"{BOX}/tmp", flags=wire.MS_BIND, optional=True)
 
 
 def _devices(plan: wire.Plan, disk: str, ids: Ids) -> None:
     dev = f"{disk}/dev"
-    for name, minor in DEVICES.items():
+    for name, (major, minor) in DEVICES.items():
         if ids.rootless:
             plan.write(f"{dev}/{name}", "", create=True)
             plan.mount(f"{HOST}/dev/{name}", f"{dev}/{name}", flags=wire.MS_BIND)
         else:
-            plan.add(wire.MKNOD, f"{dev}/{name}", a=0o020666, b=os.makedev(1, minor))
+            plan.add(wire.MKNOD, f"{dev}/{name}", a=0o020666, b=os.makedev(major, minor))
     for target, name in (("fd", "fd"), ("fd/0", "stdin"), ("fd/1", "stdout"), ("fd/2", "stderr")):
         plan.link(f"/proc/self/{target}", f"{dev}/{name}")
     plan.mkdir(f"{dev}/shm", 0o1777, ids.init)
+    plan.mkdir(f"{dev}/pts", owner=ids.init)
+    plan.link("pts/ptmx", f"{dev}/ptmx")
+    terminals = "newinstance,ptmxmode=0666,mode=0620"
+    plan.mount("devpts", f"{dev}/pts", "devpts", wire.MS_NOSUID | wire.MS_NOEXEC, terminals)
     if disk != BOX:
         plan.mount(dev, f"{BOX}/dev", flags=wire.MS_BIND | wire.MS_REC)
 

@@ -16,15 +16,23 @@ import contextlib
 import errno
 import logging
 import os
+import resource
 import socket
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
-from quintain.errors import CapabilityError, IsolationError, SandboxError, SandboxTimeout
+from quintain.errors import (
+    CapabilityError,
+    ConfigError,
+    IsolationError,
+    SandboxError,
+    SandboxTimeout,
+)
 from quintain.protocols import ExecResult, Probe
 from quintain.sandbox import build, cgroups, host, layout, wire
+from quintain.sandbox.channel import Channel
 from quintain.sandbox.command import Capture, Feed, Report
 from quintain.sandbox.server import SpawnServer
 from quintain.task import SandboxSpec
@@ -33,6 +41,7 @@ log = logging.getLogger(__name__)
 
 GRACE_S = 5.0
 """How much longer than a command's limit its minder may take to report."""
+MANY_FILES = 65_536
 INLINE_BYTES = 1 << 20
 """Longer files are read and written in a thread."""
 
@@ -59,22 +68,21 @@ class NativeSandbox:
         self._server = server
         self._user = user
         self._loop = asyncio.get_running_loop()
-        self._control, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._control.setblocking(False)
         self._up: asyncio.Future[None] = self._loop.create_future()
         self._answers: dict[int, asyncio.Future[int]] = {}
         self._next = 0
         self._broken = ""
         self._closed = False
         self._gone: asyncio.Future[int] | None = None
+        ours, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._channel = Channel(ours, self._told, lambda: self._lose("its supervisor hung up"))
         self._env = layout.environment(spec)
 
     async def start(self, plan: wire.Plan) -> None:
         """Brings it up; called by the backend only."""
-        self._gone = self._server.open(self._number, bytes(plan.data), self._theirs.fileno())
-        self._theirs.close()
+        with self._theirs:
+            self._gone = self._server.open(self._number, bytes(plan.data), self._theirs.fileno())
         self._gone.add_done_callback(self._on_gone)
-        self._loop.add_reader(self._control, self._readable)
         async with asyncio.timeout(self.spec.startup_s):
             await self._up
 
@@ -89,26 +97,14 @@ class NativeSandbox:
             return
         self._lose(f"its supervisor is gone ({error or gone.result()})")
 
-    def _readable(self) -> None:
-        while not self._closed:
-            try:
-                frame = wire.receive(self._control)
-            except BlockingIOError:
-                return
-            except OSError:
-                frame = None
-            if frame is None:
-                self._loop.remove_reader(self._control)
-                self._lose("its supervisor hung up")
-                return
-            kind, number, body, fds = frame
-            if kind == wire.UP and not self._up.done():
-                self._up.set_result(None)
-            elif kind == wire.BROKEN and not self._up.done():
-                (code,) = wire.ERRNO.unpack_from(body)
-                self._up.set_exception(OSError(code, body[4:].decode("utf-8", "replace")))
-            elif kind in (wire.OPENED, wire.REFUSED):
-                self._answered(kind, number, body, fds)
+    def _told(self, kind: int, number: int, body: bytes, fds: list[int]) -> None:
+        if kind == wire.UP and not self._up.done():
+            self._up.set_result(None)
+        elif kind == wire.BROKEN and not self._up.done():
+            (code,) = wire.ERRNO.unpack_from(body)
+            self._up.set_exception(OSError(code, body[4:].decode("utf-8", "replace")))
+        elif kind in (wire.OPENED, wire.REFUSED):
+            self._answered(kind, number, body, fds)
 
     def _answered(self, kind: int, number: int, body: bytes, fds: list[int]) -> None:
         waiting = self._answers.pop(number, None)
@@ -124,11 +120,11 @@ class NativeSandbox:
     def _lose(self, why: str) -> None:
         self._broken = self._broken or why
         error = SandboxError(f"the sandbox is broken: {why}")
-        if not self._up.done():
-            self._up.set_exception(error)
-        for waiting in self._answers.values():
+        everyone: list[asyncio.Future[Any]] = [self._up, *self._answers.values()]
+        for waiting in everyone:
             if not waiting.done():
                 waiting.set_exception(error)
+                waiting.exception()
         self._answers.clear()
 
     def _ask(self, kind: int, body: bytes, fds: tuple[int, ...] = ()) -> asyncio.Future[int]:
@@ -139,7 +135,7 @@ class NativeSandbox:
         answer: asyncio.Future[int] = self._loop.create_future()
         self._answers[self._next] = answer
         try:
-            wire.send(self._control, kind, self._next, body, fds)
+            self._channel.send(kind, self._next, body, fds)
         except OSError as error:
             self._answers.pop(self._next, None)
             self._lose(f"its supervisor does not answer ({error})")
@@ -211,7 +207,8 @@ class NativeSandbox:
             async with asyncio.timeout(limit_s + GRACE_S):
                 record = await report.record
         except TimeoutError:
-            self._control_send(wire.KILL, number)
+            with contextlib.suppress(OSError):
+                self._channel.send(wire.KILL, number)
             try:
                 async with asyncio.timeout(GRACE_S):
                     await report.record
@@ -223,7 +220,7 @@ class NativeSandbox:
             self._answers.pop(number, None)
         if len(record) == wire.STATUS.size:
             return record
-        self._readable()
+        self._channel.poll()
         if answer.done():
             reason = answer.exception()
             if isinstance(reason, OSError) and not isinstance(reason, SandboxError):
@@ -231,10 +228,6 @@ class NativeSandbox:
         if self._broken:
             raise SandboxError(f"the sandbox is broken: {self._broken}")
         return wire.STATUS.pack(9, 0, 0, 0, 0, 0, 0, 0)
-
-    def _control_send(self, kind: int, number: int) -> None:
-        with contextlib.suppress(OSError):
-            wire.send(self._control, kind, number)
 
     # --- files ----------------------------------------------------------------------------------
 
@@ -287,10 +280,9 @@ class NativeSandbox:
         """Ends every process and removes everything; may be called twice."""
         if not self._closed:
             self._closed = True
-            self._loop.remove_reader(self._control)
             self._lose("it was closed")
             self._server.end(self._number)
-            self._control.close()
+            self._channel.close()
         if self._gone is not None:
             with contextlib.suppress(SandboxError, OSError):
                 await asyncio.wait_for(asyncio.shield(self._gone), GRACE_S * 2)
@@ -367,7 +359,6 @@ class NativeBackend:
         self._servers: dict[asyncio.AbstractEventLoop, SpawnServer] = {}
         self._starting = asyncio.Lock()
         self._numbers = 0
-        self._name = ""
 
     async def open(self, spec: SandboxSpec) -> NativeSandbox:
         """A fresh sandbox; see `quintain.protocols.SandboxBackend.open`."""
@@ -387,7 +378,7 @@ class NativeBackend:
         number = self._numbers
         ids = self._ids(here, number)
         plan = wire.Plan()
-        cgroups.limit(plan, here.groups, self._name, number, spec, layout.HOST)
+        cgroups.limit(plan, here.groups, server.name, number, spec, layout.HOST)
         layout.box_plan(plan, spec, ids)
         sandbox = NativeSandbox(spec, number, server, ids.inside(spec), missing)
         try:
@@ -414,7 +405,7 @@ class NativeBackend:
         """Ends every sandbox of this backend and its spawn servers."""
         servers, self._servers = self._servers, {}
         for server in servers.values():
-            await server.close()
+            await self._bury(server, self._look())
 
     def _look(self) -> host.Host:
         if self._host is None:
@@ -446,14 +437,17 @@ class NativeBackend:
         loop = asyncio.get_running_loop()
         async with self._starting:
             server = self._servers.get(loop)
-            if server is not None and server.alive:
+            if server is not None and server.alive():
                 return server
+            if server is not None:
+                await self._bury(self._servers.pop(loop), here)
             for other in [loop for loop in self._servers if loop.is_closed()]:
                 self._servers.pop(other).hang_up()
-            self._name = f"{cgroups.owner_name()}.{id(self):x}.{self._numbers}"
+            name = f"{cgroups.owner_name()}.{id(self):x}.{self._numbers}"
             await asyncio.to_thread(cgroups.sweep, here.groups)
             plan = layout.stage_plan(rootless=here.rootless)
-            cgroups.stage(plan, here.groups, self._name, layout.HOST)
+            cgroups.stage(plan, here.groups, name, layout.HOST)
+            _allow_many_files()
             argv = await asyncio.to_thread(self._program)
             path = os.pathsep.join(entry for entry in sys.path if entry)
             try:
@@ -462,9 +456,13 @@ class NativeBackend:
                 raise
             except OSError as error:
                 raise _explain(error, here) from error
+            server.name = name
             self._servers[loop] = server
             return server
 
+    async def _bury(self, server: SpawnServer, here: host.Host) -> None:
+        await server.close()
+        await asyncio.to_thread(cgroups.remove, here.groups, server.name)
 
     def _program(self) -> list[str]:
         found = build.helper() if self.launcher != "python" else None
@@ -479,10 +477,24 @@ class NativeBackend:
         return [sys.executable, "-m", "quintain.sandbox.launcher"]
 
 
+def _allow_many_files() -> None:
+    """Every open sandbox and every running command takes a few descriptors of this process."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MANY_FILES if hard == resource.RLIM_INFINITY else min(hard, MANY_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
 def _refuse_unbuilt(spec: SandboxSpec) -> None:
     asked = [name for name in ("packages", "apt", "setup", "dockerfile") if getattr(spec, name)]
     if spec.network.mode != "none":
         asked.append(f"network mode {spec.network.mode!r}")
+    if spec.user not in ("sandbox", "root"):
+        asked.append(f"user {spec.user!r} (it knows 'sandbox' and 'root')")
+    if spec.image is not None and not os.path.isdir(spec.image):
+        raise ConfigError(
+            f"image {spec.image!r}: expected a directory with a root file system, found none"
+        )
     if asked:
         raise CapabilityError(
             f"the native sandbox cannot do this yet: {', '.join(asked)}. "

@@ -17,6 +17,7 @@ from typing import Any
 
 from quintain.errors import SandboxError
 from quintain.sandbox import wire
+from quintain.sandbox.channel import Channel
 
 START_S = 20.0
 
@@ -24,15 +25,16 @@ START_S = 20.0
 class SpawnServer:
     """A running server; made by `start`."""
 
+    name = ""
+    """Of its control groups."""
+
     def __init__(self, process: subprocess.Popen[bytes], sock: socket.socket, log: int) -> None:
         self._process = process
-        self._sock = sock
         self._log = log
         self._loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._gone: dict[int, asyncio.Future[int]] = {}
-        self.alive = True
-        self._loop.add_reader(sock, self._readable)
+        self._channel = Channel(sock, self._told, self._lost)
 
     @classmethod
     async def start(cls, argv: Sequence[str], plan: wire.Plan, env: dict[str, str]) -> SpawnServer:
@@ -55,16 +57,17 @@ class SpawnServer:
                 cwd="/",
                 start_new_session=True,
             )
-        ours.setblocking(False)
         server = cls(process, ours, log)
+        up = False
         try:
-            wire.send(ours, wire.INIT, 0, bytes(plan.data))
+            server._channel.send(wire.INIT, 0, bytes(plan.data))
             async with asyncio.timeout(START_S):
                 await server._ready
+            up = True
         except TimeoutError as error:
             raise SandboxError(f"the spawn server said nothing in {START_S} s") from error
         finally:
-            if not server._ready.done() or server._ready.cancelled() or server._ready.exception():
+            if not up:
                 await server.close()
         return server
 
@@ -73,17 +76,22 @@ class SpawnServer:
         gone: asyncio.Future[int] = self._loop.create_future()
         self._gone[number] = gone
         try:
-            wire.send(self._sock, wire.OPEN, number, plan, (control,))
+            self._channel.send(wire.OPEN, number, plan, (control,))
         except OSError as error:
             del self._gone[number]
             raise SandboxError(f"the spawn server is gone: {error}{self.said()}") from error
         return gone
 
+    def alive(self) -> bool:
+        """Whether the server still lives."""
+        self._channel.poll()
+        return self._channel.open
+
     def end(self, number: int) -> None:
         """Asks for a sandbox's end."""
         if number in self._gone:
             with contextlib.suppress(OSError):
-                wire.send(self._sock, wire.CLOSE, number)
+                self._channel.send(wire.CLOSE, number)
 
     def said(self) -> str:
         """What the program printed, for error messages."""
@@ -92,36 +100,27 @@ class SpawnServer:
             return f"; it said: {text}" if text else ""
         return ""
 
-    def _readable(self) -> None:
-        while True:
-            try:
-                frame = wire.receive(self._sock)
-            except BlockingIOError:
-                return
-            except OSError:
-                frame = None
-            if frame is None:
-                self._lost()
-                return
-            kind, number, body, _ = frame
-            if kind == wire.READY and not self._ready.done():
-                self._ready.set_result(None)
-            elif kind == wire.FAILED:
-                (code,) = wire.ERRNO.unpack_from(body)
-                self._fail(number, OSError(code, body[4:].decode("utf-8", "replace")))
-            elif kind == wire.GONE:
-                gone = self._gone.pop(number, None)
-                if gone is not None and not gone.done():
-                    gone.set_result(struct.unpack("<i", body)[0])
+    def _told(self, kind: int, number: int, body: bytes, fds: list[int]) -> None:
+        for fd in fds:
+            os.close(fd)
+        if kind == wire.READY and not self._ready.done():
+            self._ready.set_result(None)
+        elif kind == wire.FAILED:
+            (code,) = wire.ERRNO.unpack_from(body)
+            self._fail(number, OSError(code, body[4:].decode("utf-8", "replace")))
+        elif kind == wire.GONE:
+            gone = self._gone.pop(number, None)
+            if gone is not None and not gone.done():
+                gone.set_result(struct.unpack("<i", body)[0])
 
     def _fail(self, number: int, error: OSError) -> None:
-        waiting = self._gone.pop(number, None) if number else self._ready
+        waiting: asyncio.Future[Any] | None = self._ready
+        if number:
+            waiting = self._gone.pop(number, None)
         if waiting is not None and not waiting.done():
             waiting.set_exception(error)
 
     def _lost(self) -> None:
-        self.alive = False
-        self._loop.remove_reader(self._sock)
         error = SandboxError(f"the spawn server is gone{self.said()}")
         everyone: list[asyncio.Future[Any]] = [self._ready, *self._gone.values()]
         for waiting in everyone:
@@ -132,15 +131,13 @@ class SpawnServer:
 
     def hang_up(self) -> None:
         """Closes the connection without waiting: the server ends by itself."""
-        self.alive = False
-        if not self._loop.is_closed():
-            self._loop.remove_reader(self._sock)
-        self._sock.close()
+        self._channel.close()
 
     async def close(self) -> None:
         """Ends the server and all its sandboxes, and waits for it."""
         self.hang_up()
         await asyncio.to_thread(self._process.wait)
+        self._lost()
         if self._log >= 0:
             os.close(self._log)
             self._log = -1
