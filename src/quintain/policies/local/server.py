@@ -18,9 +18,10 @@ from pathlib import Path
 
 from quintain.errors import ConfigError
 from quintain.policies.local import wire
-from quintain.policies.local.decoder import AnyDecoder, Rows
+from quintain.policies.local.decoder import Decoder, Rows
 from quintain.policies.local.engine import Engine, Finished, Request
 from quintain.policies.local.kv import Slots
+from quintain.policies.local.llama import decoder_for
 from quintain.policies.local.model import Model, load_model, probe_ids, saved_probe
 from quintain.policies.local.spec import ModelSpec
 from quintain.record import Json
@@ -33,6 +34,7 @@ class Server:
         self._connection = connection
         self._inbox: queue.SimpleQueue[Json] = queue.SimpleQueue()
         self._model: Model
+        self._decoder: Decoder
         self._engine: Engine
 
     def run(self) -> None:
@@ -54,7 +56,7 @@ class Server:
     def _load(self, message: Json) -> None:
         spec = ModelSpec(**message["spec"])
         self._model = load_model(spec, tools=message["tools"])
-        self._decoder = AnyDecoder(self._model.module)
+        self._decoder = decoder_for(self._model)
         self._engine = Engine(
             self._decoder,
             slots=message["slots"],
