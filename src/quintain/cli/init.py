@@ -28,6 +28,9 @@ dependencies = ["quintain"]
 
 [tool.pytest.ini_options]
 pythonpath = ["src"]
+
+[tool.ruff]
+line-length = 100
 """
 
 ENVIRONMENT = '''\

@@ -69,7 +69,8 @@ MaxTokens = Annotated[
     typer.Option("--max-tokens", help="Start no more rollouts beyond this many sampled tokens."),
 ]
 Out = Annotated[
-    Path | None, typer.Option(metavar="RUN", help="Folder of the run; default: new under runs/.")
+    Path | None,
+    typer.Option("--out", metavar="RUN", help="Folder of the run; default: new under runs/."),
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")]
 RetryErrors = Annotated[
