@@ -63,8 +63,8 @@ def refuse_unless_train(task: Task) -> None:
     Raises:
         TrainingError: it is of another split.
     """
-    if task.split is not Split.TRAIN:
+    if task.split != Split.TRAIN:
         raise TrainingError(
-            f"refusing to train on task {task.id!r}: its split is {task.split.value!r}, "
+            f"refusing to train on task {task.id!r}: its split is {str(task.split)!r}, "
             "and eval and heldout tasks are for measuring only"
         )
