@@ -6,12 +6,12 @@ what is stored is not run again.
 
 from __future__ import annotations
 
+import importlib.metadata
 import logging
 import platform
 import secrets
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
-from importlib import metadata
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -236,7 +236,7 @@ def evaluate(
 def versions() -> dict[str, Json]:
     """What the run was made with."""
     return {
-        "quintain": metadata.version("quintain"),
+        "quintain": importlib.metadata.version("quintain"),
         "python": platform.python_version(),
         "platform": platform.platform(),
     }
