@@ -125,7 +125,7 @@ def test_a_key_comes_from_the_environment_and_is_never_written(quintain, here, m
         (["eval", "adding.py", *PARROT, "--only", "9+9"], "no task '9+9'"),
         (["eval", "adding.py", *PARROT, "--resume"], "need --out"),
         (["eval", "adding.py", *PARROT, "--base-url", "http://x/v1"], "goes with a served model"),
-        (["eval", "adding.py", "--model", "m", "--set", "policy.api_key=k"], "OPENAI_API_KEY"),
+        (["eval", "adding.py", "--model", "m", "--set", "policy.api_key=k"], "api_key_env"),
     ],
 )
 def test_misuse_is_one_clear_line(quintain, arguments, message):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from openai_server import OpenAIServer
 from quintain.messages import Sampling, ToolCall, assistant, user
+from quintain.policies.chat import Chat
 from quintain.policies.replay import Replay
 from quintain.policies.scripted import Scripted
 from quintain.testing import check_policy
@@ -19,6 +21,11 @@ async def test_scripted():
         deterministic=True,
         sampling=Sampling(),
     )
+
+
+async def test_chat():
+    async with OpenAIServer("yes") as server:
+        await check_policy(Chat("m", server.base_url), deterministic=True)
 
 
 async def test_replay():

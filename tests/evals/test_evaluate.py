@@ -165,6 +165,11 @@ async def test_a_budget_stops_and_a_resumed_run_goes_on(tmp_path):
         await start(5.0)
     # What was spent before counts: nothing more is admitted.
     assert (await start(5.0, resume=True)).scores.samples == 5
+    # A look at one sample more does not make it complete.
+    looked = await q.aevaluate(
+        adder(), q.scripted(dear), only=["t9:1"], run=tmp_path / "r", resume=True
+    )
+    assert "incomplete: 6 of 20 samples are done" in looked.warnings[-1]
     done = await start(None, resume=True)
     assert done.scores.samples == 20
     assert not done.stopped

@@ -79,12 +79,12 @@ async def test_conformance():
         Raw('{"choices": []}'),
         Raw('{"error": {"message": "upstream overloaded"}}'),
         Raw("[]"),
-        Slow(2.0, "too late"),
+        Slow(60.0, "too late"),
     ],
 )
 async def test_what_may_pass_is_tried_again(failure):
     async with OpenAIServer([failure, failure, "at last"]) as server:
-        policy = served(server, timeout_s=0.2)
+        policy = served(server, timeout_s=1.0 if isinstance(failure, Slow) else 30.0)
         assert (await say(policy)).message.text == "at last"
         assert policy.retried == 2
         assert len(server.bodies) == 3
@@ -94,7 +94,7 @@ async def test_what_may_pass_is_tried_again(failure):
     ("failure", "reason"),
     [
         (Status(500, {"error": "boom"}), "status 500: boom"),
-        (Slow(2.0, "late"), "no answer within 0.1 s"),
+        (Slow(60.0, "late"), "no answer within 0.5 s"),
         (Raw("nope"), "an answer that is none"),
         (Drop(), "ServerDisconnectedError"),
     ],
@@ -102,10 +102,12 @@ async def test_what_may_pass_is_tried_again(failure):
 async def test_what_does_not_pass_is_a_policy_error(failure, reason):
     async with OpenAIServer([failure]) as server:
         with pytest.raises(PolicyError, match=f"failed 3 times, last: {reason}") as caught:
-            await say(served(server, retries=2, timeout_s=0.1))
+            await say(
+                served(server, retries=2, timeout_s=0.5 if isinstance(failure, Slow) else 30.0)
+            )
     assert caught.value.retryable
     assert not isinstance(caught.value, PolicyRefused)
-    assert len(server.bodies) == 3
+    assert isinstance(failure, Slow) or len(server.bodies) == 3
 
 
 async def test_nobody_listens():
@@ -151,7 +153,7 @@ async def test_a_conversation_that_is_too_long_is_a_limit(overflow):
         (
             Status(401),
             ServerRefuses,
-            r"refuses the key \(401; a key was sent\): set OPENAI_API_KEY",
+            r"refuses the key \(401; a key was sent\): set api_key_env or give",
         ),
         (Status(404), ServerRefuses, "base_url ends with /v1 as a rule"),
         (Status(403), PolicyRefused, "may not use this model, or the content is refused"),
@@ -195,15 +197,21 @@ async def test_the_key_comes_from_the_environment(monkeypatch):
         await say(Chat("m", server.base_url, api_key_env="MY_KEY"))
         monkeypatch.delenv("MY_KEY")
         await say(Chat("m", server.base_url, api_key_env="MY_KEY"))
+        # The key of OpenAI is for OpenAI's hosts: it is not sent to whoever stands in base_url.
+        monkeypatch.setenv("OPENAI_API_KEY", KEY)
+        await say(Chat("m", server.base_url))
     assert server.headers[0]["Authorization"] == f"Bearer {KEY}"
     assert "Authorization" not in server.headers[1]
+    assert "Authorization" not in server.headers[2]
+    assert Chat("m")._key.value == KEY
+    assert Chat("m", "https://evil-openai.com/v1")._key.value == ""
 
 
 async def test_no_more_calls_at_once_than_connections():
-    async with OpenAIServer([Slow(0.05, "x")]) as server:
-        policy = served(server, connections=3, timeout_s=0.4)
+    async with OpenAIServer([Slow(0.25, "x")]) as server:
+        policy = served(server, connections=3, timeout_s=2.0)
         async with asyncio.TaskGroup() as group:
-            for i in range(30):  # 10 rounds of 0.05 s: longer than the deadline of one call
+            for i in range(30):  # 10 rounds of 0.25 s: longer than the deadline of one call
                 group.create_task(
                     policy.act([user("hi")], tools=(), sampling=Sampling(), seed=0, session=str(i))
                 )

@@ -37,7 +37,8 @@ BaseUrl = Annotated[
     str | None,
     typer.Option(
         help="An OpenAI-compatible server, up to and with /v1. The key comes from the "
-        "environment variable OPENAI_API_KEY (--set policy.api_key_env=NAME for another).",
+        "environment variable that --set policy.api_key_env=NAME names (for OpenAI's own hosts: "
+        "OPENAI_API_KEY).",
         rich_help_panel="Policy",
     ),
 ]

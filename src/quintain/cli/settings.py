@@ -55,8 +55,8 @@ class PolicySettings(Record):
         for key in _SECRET:
             if key in self.options:
                 raise ValueError(
-                    f"{key} may hold a secret and settings are stored: set the environment "
-                    "variable OPENAI_API_KEY, or name another one with policy.api_key_env"
+                    f"{key} may hold a secret and settings are stored: name the environment "
+                    "variable that holds it with policy.api_key_env"
                 )
         return self
 

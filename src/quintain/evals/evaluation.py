@@ -235,8 +235,12 @@ def evaluate(
 
 def versions() -> dict[str, Json]:
     """What the run was made with."""
+    try:
+        installed = importlib.metadata.version("quintain")
+    except importlib.metadata.PackageNotFoundError:
+        installed = "not installed"
     return {
-        "quintain": importlib.metadata.version("quintain"),
+        "quintain": installed,
         "python": platform.python_version(),
         "platform": platform.platform(),
     }

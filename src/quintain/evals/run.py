@@ -167,9 +167,14 @@ class EvalRun:
 
     @property
     def planned(self) -> int | None:
-        """Samples that it should have; None: not recorded."""
-        total = self._event(BEGUN).get("planned")
-        return None if total is None else int(total)
+        """Samples that it should have; None: not recorded. Calls with `only` plan nothing more."""
+        totals = [
+            int(data["planned"])
+            for _, _, data in self.store.event_rows(BEGUN)
+            if (data["purpose"], data["environment"]) == (self.purpose, self.environment)
+            and not data.get("only")
+        ]
+        return max(totals, default=None)
 
     @property
     def stopped(self) -> str:

@@ -107,7 +107,8 @@ class Chat:
         model: the server's name of it.
         base_url: up to and with `/v1`.
         api_key: None: from the environment variable `api_key_env`, where set.
-        api_key_env: which variable holds the key.
+        api_key_env: which variable holds the key; None: OPENAI_API_KEY for OpenAI's own hosts, and
+            no key for any other host, so that no key goes where it was not meant to.
         name: of the policy; None: the model's.
         timeout_s: deadline of one attempt, the server's queue included.
         connect_s: deadline of making a connection.
@@ -137,7 +138,7 @@ class Chat:
         base_url: str = "https://api.openai.com/v1",
         *,
         api_key: str | None = None,
-        api_key_env: str = "OPENAI_API_KEY",
+        api_key_env: str | None = None,
         name: str | None = None,
         version: int = 0,
         timeout_s: float = 600.0,
@@ -184,7 +185,7 @@ class Chat:
             usd_per_million_prompt, usd_per_million_completion, usd_per_million_cached
         )
         self.tokens = tokens
-        openai = address.hostname.endswith(("openai.com", "azure.com"))
+        openai = f".{address.hostname}".endswith((".openai.com", ".azure.com"))
         self.max_tokens_field = max_tokens_field or (
             "max_completion_tokens" if openai else "max_tokens"
         )
@@ -194,8 +195,10 @@ class Chat:
         self.session_header = session_header
         self.retried = 0
         """Attempts that were made again, over all calls."""
-        self._api_key_env = api_key_env
-        self._key = _Secret(api_key if api_key is not None else os.environ.get(api_key_env, ""))
+        self._api_key_env = api_key_env or ("OPENAI_API_KEY" if openai else "")
+        self._key = _Secret(
+            api_key if api_key is not None else os.environ.get(self._api_key_env, "")
+        )
         self._headers = {name: _Secret(value) for name, value in (headers or {}).items()}
         self._lines: WeakKeyDictionary[asyncio.AbstractEventLoop, _Line] = WeakKeyDictionary()
         self._history = TokenHistory()
@@ -355,9 +358,9 @@ class Chat:
             return ContextOverflow(f"{self.model}: {told}")
         if status == 401:
             have = "a key was sent" if self._key.value else "no key was sent"
+            where = f"set {self._api_key_env}" if self._api_key_env else "set api_key_env"
             return ServerRefuses(
-                f"{self.base_url} refuses the key (401; {have}): set {self._api_key_env} or give "
-                f"api_key: {told}"
+                f"{self.base_url} refuses the key (401; {have}): {where} or give api_key: {told}"
             )
         if status == 404:
             return ServerRefuses(
