@@ -65,6 +65,11 @@ _SPECIAL = {
                 "personality": 92},
 }  # fmt: skip
 _MACHINES = {"x86_64": (0xC000003E, X86_64), "aarch64": (0xC00000B7, AARCH64)}
+TABLES = {machine: table for machine, (_, table) in _MACHINES.items()}
+"""Refused calls by machine: name to number."""
+HARMFUL = ("reboot", "vhangup", "kexec_load", "kexec_file_load", "init_module", "finit_module",
+           "delete_module")  # fmt: skip
+"""Not to be tried even to see them refused."""
 NEWEST = 471
 """Calls from here on are unknown to this table and do not exist inside."""
 

@@ -167,13 +167,14 @@ class Ids:
         return INIT_UID if spec.user == "root" and not self.rootless else USER_UID
 
 
-def box_plan(plan: wire.Plan, spec: SandboxSpec, ids: Ids) -> None:
+def box_plan(plan: wire.Plan, spec: SandboxSpec, ids: Ids, *, grouped: bool = True) -> None:
     """Steps by which a sandbox's first process builds its root and gives up its rights.
 
     Args:
         plan: holds the steps for the control groups already.
         spec: what is wanted.
         ids: as the host sees them.
+        grouped: whether a control group limits the memory; else each process gets the limit.
     """
     spaces = wire.NEW_MOUNT | wire.NEW_IPC | wire.NEW_UTS | wire.NEW_NET | wire.NEW_CGROUP
     plan.add(wire.UNSHARE, a=spaces)
@@ -192,7 +193,7 @@ def box_plan(plan: wire.Plan, spec: SandboxSpec, ids: Ids) -> None:
     _user_folders(plan, spec, ids)
     _proc(plan, spec, disk)
     plan.add(wire.PIVOT, BOX)
-    _rights(plan, spec, ids)
+    _rights(plan, spec, ids, grouped)
 
 
 def _host_base(plan: wire.Plan, ids: Ids) -> None:
@@ -279,7 +280,7 @@ def _proc(plan: wire.Plan, spec: SandboxSpec, disk: str) -> None:
     plan.add(wire.UNLINK, f"{disk}/.meminfo")
 
 
-def _rights(plan: wire.Plan, spec: SandboxSpec, ids: Ids) -> None:
+def _rights(plan: wire.Plan, spec: SandboxSpec, ids: Ids, grouped: bool) -> None:
     if ids.rootless:
         maps = (f"{USER_UID} 0 1\n", f"{USER_UID} 0 1\n")
         plan.add(wire.USERNS, *maps, a=wire.NOBODY, flags=wire.SELF_MAP)
@@ -297,6 +298,8 @@ def _rights(plan: wire.Plan, spec: SandboxSpec, ids: Ids) -> None:
     }
     if ids.rootless:
         limits[resource.RLIMIT_NPROC] = (spec.max_pids, spec.max_pids)
+    if not grouped:
+        limits[resource.RLIMIT_DATA] = (spec.memory_mb << 20, spec.memory_mb << 20)
     for kind, (soft, hard) in limits.items():
         plan.add(wire.RLIMIT, str(soft), str(hard), a=kind)
     plan.add(wire.FILTER, program())

@@ -31,7 +31,7 @@ from quintain.errors import (
     SandboxTimeout,
 )
 from quintain.protocols import ExecResult, Probe
-from quintain.sandbox import build, cgroups, host, layout, wire
+from quintain.sandbox import build, cgroups, host, layout, probe, wire
 from quintain.sandbox.channel import Channel
 from quintain.sandbox.command import Capture, Feed, Report
 from quintain.sandbox.server import SpawnServer
@@ -379,7 +379,7 @@ class NativeBackend:
         ids = self._ids(here, number)
         plan = wire.Plan()
         cgroups.limit(plan, here.groups, server.name, number, spec, layout.HOST)
-        layout.box_plan(plan, spec, ids)
+        layout.box_plan(plan, spec, ids, grouped="memory" in here.groups.folders)
         sandbox = NativeSandbox(spec, number, server, ids.inside(spec), missing)
         try:
             await sandbox.start(plan)
@@ -398,8 +398,26 @@ class NativeBackend:
         return sandbox
 
     async def probe(self) -> Probe:
-        """Opens a sandbox and attacks it."""
-        raise NotImplementedError
+        """Opens a sandbox and attacks it; says what holds, and what to do about the rest."""
+        here = self._host or host.look()
+        missing = {} if here.blocked else self._missing(here, probe.SPEC)
+        advice = here.advice
+        if missing and not advice:
+            advice = (
+                "run as root, or under a service manager that delegates control groups "
+                "(systemd-run --user --scope -p Delegate=yes), or go on with --allow-weaker"
+            )
+        weaker = NativeBackend(allow_weaker=True, launcher=self.launcher)
+        try:
+            program = [] if here.blocked else await asyncio.to_thread(self._program)
+            details = {
+                "launcher": "python" if "-m" in program else "c" if program else "",
+                "user": "ordinary" if here.rootless else "root",
+                "control_groups": here.groups.version,
+            }
+            return await probe.probe(weaker, missing, advice, details)
+        finally:
+            await weaker.close()
 
     async def close(self) -> None:
         """Ends every sandbox of this backend and its spawn servers."""

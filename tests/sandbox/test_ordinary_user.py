@@ -1,0 +1,91 @@
+"""The native backend for an ordinary user: the same contract, missing limits refused by name."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import quintain
+
+SCRIPT = """
+import asyncio, sys
+from quintain.errors import IsolationError
+from quintain.sandbox import host
+from quintain.sandbox.native import NativeBackend
+from quintain.task import SandboxSpec
+from quintain.testing import check_sandbox
+
+async def main():
+    assert host.look().rootless
+    strict = NativeBackend(launcher=sys.argv[1])
+    try:
+        box = await strict.open(SandboxSpec())
+        assert "memory" in host.look().groups.folders
+        await box.close()
+    except IsolationError as error:
+        print("refused:", *error.missing)
+        if "namespaces" in error.missing:
+            return
+    await strict.close()
+    weaker = NativeBackend(launcher=sys.argv[1], allow_weaker=True)
+    box = await weaker.open(SandboxSpec(max_pids=30))
+    print("told:", *box.missing)
+    code = "import os\\nfor i in range(100): os.fork() or __import__('signal').pause()"
+    run = await box.exec(["python3", "-c", code], timeout_s=20)
+    assert "BlockingIOError" in run.error_text, run
+    run = await box.exec(["sh", "-c", "kill -9 -1; sleep 100"], timeout_s=20)
+    assert run.exit_code == -9, run
+    run = await box.exec(["sh", "-c", "cat /proc/[0-9]*/comm | grep -c sleep"])
+    assert run.text.strip() == "0", run
+    run = await box.exec(["sh", "-c", "echo x > /proc/cmdline; echo x >> /etc/passwd"])
+    assert run.exit_code != 0
+    await check_sandbox(weaker)
+    await weaker.close()
+    print("fine")
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture
+def as_ordinary_user(tmp_path):
+    """Runs a script as a user without rights, with a Python that this user can read."""
+    if os.geteuid() != 0 or not shutil.which("setpriv"):
+        pytest.skip("needs root and setpriv, to become an ordinary user")
+    system = "/usr/bin/python3"
+    home = tmp_path / "home"
+    home.mkdir()
+    os.chown(home, 54321, 54321)
+    for folder in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
+        folder.chmod(0o755)
+    source = Path(quintain.__file__).parents[1]
+    path = [str(source), *(entry for entry in os.sys.path if entry.endswith("site-packages"))]
+    become = ["setpriv", "--reuid=54321", "--regid=54321", "--clear-groups"]
+    env = {"HOME": str(home), "PATH": "/usr/bin:/bin", "PYTHONPATH": os.pathsep.join(path)}
+    env["PYTHONDONTWRITEBYTECODE"] = "1"
+
+    def run(*arguments):
+        command = [*become, system, "-c", *arguments]
+        return subprocess.run(
+            command, env=env, cwd="/", capture_output=True, text=True, timeout=100
+        )
+
+    check = run("import quintain.sandbox.native, quintain.testing")
+    if check.returncode:
+        pytest.skip(f"no Python for an ordinary user: {check.stderr.strip()[-200:]}")
+    return run
+
+
+@pytest.mark.parametrize("launcher", ["auto", "python"])
+def test_contract(as_ordinary_user, launcher):
+    done = as_ordinary_user(SCRIPT, launcher)
+    assert done.returncode == 0, done.stdout + done.stderr
+    if "namespaces" in done.stdout:
+        pytest.skip(f"this host gives ordinary users no namespaces: {done.stdout}")
+    assert "refused: memory cpus" in done.stdout, done.stdout
+    assert "told: memory cpus" in done.stdout
+    assert done.stdout.endswith("fine\n")
