@@ -45,17 +45,19 @@ async def _lag(out: list[float]) -> None:
 
 async def _timed(environment: q.Environment, policy, tasks: int, concurrency: int):
     lag: list[float] = []
-    with tempfile.TemporaryDirectory() as folder:
-        with Store.begin(Path(folder) / "run", kind="eval", identity={}) as store:
-            async with Host(environment, policy, store=store) as host:
-                jobs = jobs_of(list(environment.tasks), "eval:bench@v0", 1)
-                probe = asyncio.create_task(_lag(lag))
-                began, cpu = time.perf_counter(), time.process_time()
-                progress = await schedule(jobs, host, concurrency=concurrency)
-                wall, cpu = time.perf_counter() - began, time.process_time() - cpu
-                probe.cancel()
-            assert progress.outcomes == {"solved": tasks}, progress.outcomes
-            assert len(store.rows()) == tasks
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Store.begin(Path(folder) / "run", kind="eval", identity={}) as store,
+    ):
+        async with Host(environment, policy, store=store) as host:
+            jobs = jobs_of(list(environment.tasks), "eval:bench@v0", 1)
+            probe = asyncio.create_task(_lag(lag))
+            began, cpu = time.perf_counter(), time.process_time()
+            progress = await schedule(jobs, host, concurrency=concurrency)
+            wall, cpu = time.perf_counter() - began, time.process_time() - cpu
+            probe.cancel()
+        assert progress.outcomes == {"solved": tasks}, progress.outcomes
+        assert len(store.rows()) == tasks
     return wall, cpu, sorted(lag)[int(len(lag) * 0.99)] if lag else 0.0
 
 
@@ -116,20 +118,95 @@ INSPECT = """
     print("RATE", n / wall)
 """
 
-def peer(name: str, requirement: str, script: str, samples: int, cache: Path) -> float | str:
+VERIFIERS_TASKS = """
+    import verifiers.v1 as vf
+
+    class AddData(vf.TaskData):
+        answer: str
+
+    class AddTask(vf.Task[AddData]):
+        @vf.reward
+        async def exact(self, trace):
+            return float(trace.last_reply == self.data.answer)
+
+    class AddSet(vf.Taskset[AddTask, vf.TasksetConfig]):
+        def load(self):
+            return [
+                AddTask(AddData(idx=i, prompt=f"{i}: 2 + 3 = ?", answer="5"), self.config.task)
+                for i in range(SAMPLES)
+            ]
+
+    __all__ = ["AddSet"]
+"""
+
+VERIFIERS = """
+    import json, os, pathlib, subprocess, sys, threading, time
+    from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+    class Answers(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self):
+            self.rfile.read(int(self.headers["Content-Length"]))
+            body = json.dumps({
+                "id": "1", "object": "chat.completion", "created": 1, "model": "m",
+                "choices": [{"index": 0, "finish_reason": "stop",
+                             "message": {"role": "assistant", "content": "5"}}],
+                "usage": {"prompt_tokens": 5, "completion_tokens": 1, "total_tokens": 6},
+            }).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_):
+            pass
+
+    n = min(int(sys.argv[1]), 64)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    pathlib.Path("add_v1.py").write_text(TASKS.replace("SAMPLES", str(n)))
+    binaries = os.path.dirname(sys.executable)
+    began = time.perf_counter()
+    done = subprocess.run(
+        [os.path.join(binaries, "vf-eval"), "add_v1", "-m", "m", "-c", "8", "--clean", "True",
+         "--env.agent.harness.id", "null", "--env.agent.runtime.type", "subprocess",
+         "--client.base-url", f"http://127.0.0.1:{server.server_port}/v1",
+         "--client.api-key-var", "KEY", "--push", "False"],
+        env={**os.environ, "KEY": "x", "PYTHONPATH": ".",
+             "PATH": binaries + os.pathsep + os.environ["PATH"]},
+        capture_output=True, text=True)
+    wall = time.perf_counter() - began
+    assert done.returncode == 0, done.stderr[-300:] or done.stdout[-300:]
+    assert "exact 1.00" in done.stdout, done.stdout[-300:]
+    print("RATE", n / wall)
+"""
+
+PEERS = {
+    "inspect": (["inspect-ai"], textwrap.dedent(INSPECT)),
+    "verifiers": (
+        ["verifiers", "uv"],
+        f"TASKS = {textwrap.dedent(VERIFIERS_TASKS)!r}\n{textwrap.dedent(VERIFIERS)}",
+    ),
+}
+
+
+def peer(name: str, samples: int, cache: Path) -> float | str:
     """Rollouts a second of a peer in an environment of its own, or why there is no figure."""
+    requirements, script = PEERS[name]
     folder = cache / name
     python = folder / "bin" / "python"
     if not python.exists():
         venv.create(folder, with_pip=True)
-        done = subprocess.run(
-            [python, "-m", "pip", "install", "-q", requirement],
-            capture_output=True, text=True, timeout=900, check=False,
-        )  # fmt: skip
-        if done.returncode:
-            return f"does not install: {done.stderr.strip().splitlines()[-1][:120]}"
     done = subprocess.run(
-        [python, "-c", textwrap.dedent(script), str(samples)],
+        [python, "-m", "pip", "install", "-q", *requirements],
+        capture_output=True, text=True, timeout=1800, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        return f"does not install: {done.stderr.strip().splitlines()[-1][:120]}"
+    done = subprocess.run(
+        [python, "-c", script, str(samples)],
         capture_output=True, text=True, timeout=900, check=False, cwd=cache,
     )  # fmt: skip
     for line in done.stdout.splitlines():
@@ -150,7 +227,9 @@ def main() -> None:
     arguments = parser.parse_args()
     single_turn(200, 8)  # warm-up
     found: dict[str, float | str] = {}
-    rates = [single_turn(arguments.samples, arguments.concurrency) for _ in range(arguments.repeats)]
+    rates = [
+        single_turn(arguments.samples, arguments.concurrency) for _ in range(arguments.repeats)
+    ]
     found["rollouts_per_s"] = statistics.median(arguments.samples / wall for wall, _, _ in rates)
     found["cpu_us_per_rollout"] = statistics.median(
         cpu / arguments.samples * 1e6 for _, cpu, _ in rates
@@ -167,16 +246,18 @@ def main() -> None:
     if arguments.peers:
         cache = Path(tempfile.gettempdir()) / "quintain-bench-peers"
         cache.mkdir(exist_ok=True)
-        for name, requirement, script in (("inspect", "inspect-ai", INSPECT),):
-            rate = peer(name, requirement, script, arguments.peer_samples, cache)
+        for name in PEERS:
+            rate = peer(name, arguments.peer_samples, cache)
             found[f"{name}_rollouts_per_s"] = rate
             if isinstance(rate, float):
                 found[f"ratio_to_{name}"] = float(found["rollouts_per_s"]) / rate
     if arguments.json:
         print(json.dumps(found, indent=2))
         return
-    print(f"{arguments.samples} single-turn rollouts, concurrency {arguments.concurrency}, "
-          f"medians of {arguments.repeats}, Python {sys.version.split()[0]}")
+    print(
+        f"{arguments.samples} single-turn rollouts, concurrency {arguments.concurrency}, "
+        f"medians of {arguments.repeats}, Python {sys.version.split()[0]}"
+    )
     for name, value in found.items():
         print(f"  {name:28} {value if isinstance(value, str) else f'{value:,.1f}'}")
 
