@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -105,7 +106,7 @@ def alive(pid):
 def test_dies_with_its_owner_in_mid_call():
     code = (
         "import asyncio, os, signal\n"
-        "from tests.training.test_learner_process import Echo\n"
+        "from training.test_learner_process import Echo\n"
         "from quintain.training.learner_process import LearnerProcess\n"
         "async def main():\n"
         "    learner = await LearnerProcess.start(Echo)\n"
@@ -116,7 +117,11 @@ def test_dies_with_its_owner_in_mid_call():
         "asyncio.run(main())\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, timeout=60
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)},
     )
     assert done.returncode == -signal.SIGKILL
     pid = int(done.stdout)

@@ -12,11 +12,11 @@ from quintain.errors import ConfigError, SandboxError, TrainingError
 from quintain.policies.scripted import Scripted
 from quintain.rollouts import Host
 from quintain.store import Store
+from quintain.training.bandit import BanditLearner, BanditPolicy
 from quintain.training.config import TrainConfig
 from quintain.training.run import choose, run_training, trainable
 from quintain.training.sampler import Uniform
-
-from .bandit import BanditLearner, BanditPolicy, environment
+from words import words
 
 BASE = {"groups_per_step": 4, "group_size": 8, "checkpoint_every": 3, "eval_every": 3}
 
@@ -26,7 +26,7 @@ async def train(folder, *, policy=None, env=None, on_checkpoint=None, work_s=0.0
     policy = policy or BanditPolicy()
     with Store.begin(folder, kind="train", identity={}, resume=True) as store:
         learner = BanditLearner(folder, work_s=work_s)
-        async with Host(env or environment(), policy, store=store, backoff_s=0.0) as host:
+        async with Host(env or words(), policy, store=store, backoff_s=0.0) as host:
             trainer = await run_training(
                 config, host, store, learner=learner, on_checkpoint=on_checkpoint
             )
@@ -54,7 +54,7 @@ async def test_shuffled_rewards_teach_nothing(tmp_path):
         name = f"{task.id} {trajectory.sample_index}"
         return hashlib.blake2b(name.encode()).digest()[0] % 2 == 0
 
-    _, learner, _ = await train(tmp_path, env=environment(coin), steps=20)
+    _, learner, _ = await train(tmp_path, env=words(coin), steps=20)
     shares = np.exp(learner.logits) / np.exp(learner.logits).sum()
     assert shares[2] < 0.4
 
@@ -119,7 +119,7 @@ async def test_quiet_groups_are_replaced_up_to_the_cap_and_a_quiet_step_is_skipp
 
     policy = BanditPolicy()
     _, learner, metrics = await train(
-        tmp_path, policy=policy, env=environment(never), steps=2, refill_groups=3
+        tmp_path, policy=policy, env=words(never), steps=2, refill_groups=3
     )
     assert learner.batches == []
     assert policy.version == 0
@@ -140,16 +140,16 @@ async def test_eval_tasks_are_refused(tmp_path):
 
         def split(self, split):
             yield from self.source.split("train")
-            yield self.source.get("t3").model_copy(update={"id": "secret", "split": "heldout"})
+            yield self.source.get("train3").model_copy(update={"id": "secret", "split": "heldout"})
 
         def get(self, task_id):
             return self.source.get(task_id)
 
-    env = environment()
+    env = words()
     env.tasks = Careless(env.tasks)
     with pytest.raises(TrainingError, match=r"'secret'.*heldout"):
         await train(tmp_path, env=env)
-    empty = environment()
+    empty = words()
     empty.tasks = type("Nothing", (), {"split": lambda self, split: iter(()), "get": None})()
     with pytest.raises(TrainingError, match="no task of split 'train'"):
         await train(tmp_path / "empty", env=empty)
@@ -164,7 +164,7 @@ async def test_host_faults_stop_training_and_a_resumed_run_loses_nothing(tmp_pat
             raise SandboxError("the machine is on fire")
         return trajectory.text == "cat"
 
-    env = environment(judge)
+    env = words(judge)
     with pytest.raises(TrainingError, match=r"(?s)spoiled by the host.*on fire"):
         await train(tmp_path, env=env, mode=mode)
     broken = False
@@ -179,7 +179,7 @@ async def test_single_faults_are_left_out_and_counted(tmp_path):
             raise SandboxError("gone")
         return trajectory.text == "cat"
 
-    _, learner, metrics = await train(tmp_path, env=environment(judge), steps=6)
+    _, learner, metrics = await train(tmp_path, env=words(judge), steps=6)
     assert sum(row["host_faults"] for row in metrics.values()) >= 4
     assert all(len(set(batch.trajectory_B)) % 7 == 0 for batch in learner.batches)
 
@@ -221,7 +221,7 @@ async def test_auto_measures_once_and_says_why(tmp_path):
 
 
 def test_sampler_is_a_function_of_the_count():
-    source = environment(tasks=10).tasks
+    source = words(train=10).tasks
     one, other = Uniform(source, 3, 100), Uniform(source, 3, 100)
     order = [one.draw(count).id for count in range(30)]
     assert [other.draw(count).id for count in reversed(range(30))] == order[::-1]

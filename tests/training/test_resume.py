@@ -1,11 +1,13 @@
 """Killed with SIGKILL at random moments and resumed: nothing lost, nothing repeated."""
 
 import json
+import os
 import random
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -19,9 +21,10 @@ import asyncio, random, sys
 from pathlib import Path
 from quintain.rollouts import Host
 from quintain.store import Store
+from quintain.training.bandit import BanditLearner, BanditPolicy
 from quintain.training.config import TrainConfig
 from quintain.training.run import run_training
-from tests.training.bandit import BanditLearner, BanditPolicy, environment
+from words import words
 
 folder, mode = Path(sys.argv[1]), sys.argv[2]
 
@@ -29,12 +32,12 @@ def slow(text, seed):
     return random.Random(seed).random() ** 4 * 0.2
 
 async def main():
-    config = TrainConfig(steps=int(sys.argv[3]), mode=mode, groups_per_step=3, group_size=4, checkpoint_every=4,
-                         eval_every=4, max_staleness=2, refill_groups=2)
+    config = TrainConfig(steps=int(sys.argv[3]), mode=mode, groups_per_step=3, group_size=4,
+                         checkpoint_every=4, eval_every=4, max_staleness=2, refill_groups=2)
     with Store.begin(folder, kind="train", identity={}, resume=True) as store:
         print("ready", flush=True)
         learner = BanditLearner(folder, work_s=0.02)
-        async with Host(environment(), BanditPolicy(slow), store=store) as host:
+        async with Host(words(), BanditPolicy(slow), store=store) as host:
             await run_training(config, host, store, learner=learner)
     print("logits", learner.logits.tolist(), flush=True)
 
@@ -47,6 +50,7 @@ def start(folder, mode):
         [sys.executable, "-c", RUN, str(folder), mode, str(STEPS)],
         stdout=subprocess.PIPE,
         text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)},
     )
 
 
