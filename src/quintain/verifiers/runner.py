@@ -8,10 +8,12 @@ whatever bytes it leaves in a memory file, and the judge outside decides what th
 candidate that kills, stops or imitates the runner only loses its answers.
 
 In, on standard input: frames of a length (4 bytes, big-endian) and bytes: first a JSON object
-`mode, code, entry_point, cpu_s, wall_s, max_bytes, total_bytes`, then one frame a case. Out, on standard output:
-a frame `ready`, then for each case a frame of status, exit code, CPU and wall seconds, and the
-answer. After a case without an answer no other is run; once much has been sent, `PAUSED` stands in
-place of the next answer.
+`mode, code, entry_point, cpu_s, wall_s, max_bytes, total_bytes`, then one frame a case. Out, on
+standard output: a frame `ready`, then for each case a frame of status, exit code, CPU and wall
+seconds, and the answer. After a case without an answer no other is run; once much has been sent,
+`PAUSED` stands in place of the next answer.
+
+What a child would touch first is made before the fork: every page that it writes is copied.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import gc
 import io
 import json
 import os
@@ -150,9 +153,23 @@ def find_entry(module: types.ModuleType, name: str) -> Any:
     return found
 
 
+# Over the descriptors, not what they are now: the child puts its own there.
+STREAMS = (
+    io.TextIOWrapper(io.BufferedReader(io.FileIO(0, "r", closefd=False)), "utf-8"),
+    io.TextIOWrapper(io.BufferedWriter(io.FileIO(1, "w", closefd=False), 1 << 16), "utf-8"),
+    io.TextIOWrapper(
+        io.BufferedWriter(io.FileIO(2, "w", closefd=False), 1 << 13),
+        "utf-8",
+        "backslashreplace",
+        line_buffering=True,
+    ),
+)
+ENCODE = json.JSONEncoder(separators=(",", ":")).encode
+
+
 def call_function(job: dict[str, Any], code: Any, case: Any, answer_fd: int) -> None:
     """Imports the code freshly, calls the function, leaves the answer."""
-    dumps, write = json.JSONEncoder(separators=(",", ":")).encode, write_all
+    dumps, write = ENCODE, write_all
     module = types.ModuleType("solution")
     module.__file__ = "solution.py"
     sys.modules["solution"] = module
@@ -174,6 +191,12 @@ def run_program(code: Any) -> None:
     exec(code, module.__dict__)
 
 
+def compiled(job: dict[str, Any]) -> Any:
+    """The code object of the candidate's source."""
+    name = "solution.py" if job["mode"] == "function" else "main.py"
+    return compile(job["code"], name, "exec", dont_inherit=True)
+
+
 def finish() -> int:
     """What an interpreter does at its end, without taking itself apart."""
     threading._shutdown()  # type: ignore[attr-defined]
@@ -186,7 +209,7 @@ def finish() -> int:
     return 0
 
 
-def child(job: dict[str, Any], case: Any, fds: tuple[int, int, int, int]) -> None:
+def child(job: dict[str, Any], code: Any, case: Any, fds: tuple[int, int, int, int]) -> None:
     """Runs one case and exits: no descriptor of the runner is left open here."""
     input_fd, output_fd, error_fd, answer_fd = fds
     for place, fd in enumerate((input_fd, output_fd, error_fd)):
@@ -194,25 +217,20 @@ def child(job: dict[str, Any], case: Any, fds: tuple[int, int, int, int]) -> Non
     os.dup2(answer_fd, 3)
     os.closerange(4, 256)
     os.setpgid(0, 0)
+    gc.enable()
     signal.pthread_sigmask(signal.SIG_SETMASK, set())
     seconds = int(job["cpu_s"]) + 1
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
     resource.setrlimit(resource.RLIMIT_FSIZE, (job["max_bytes"], job["max_bytes"]))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, "r", closefd=False)), "utf-8")
-    raw = io.BufferedWriter(io.FileIO(1, "w", closefd=False), 1 << 16)
-    sys.stdout = io.TextIOWrapper(raw, "utf-8", write_through=False)
-    sys.stderr = io.TextIOWrapper(
-        io.FileIO(2, "w", closefd=False), "utf-8", "backslashreplace", write_through=True
-    )
+    sys.stdin, sys.stdout, sys.stderr = STREAMS
     for name in ("stdin", "stdout", "stderr"):
         setattr(sys, f"__{name}__", getattr(sys, name))
     sys.argv = ["main.py"]
     function = job["mode"] == "function"
     status = 0
     try:
-        name = "solution.py" if function else "main.py"
-        code = compile(job["code"], name, "exec", dont_inherit=True)
+        code = code or compiled(job)
         if function:
             call_function(job, code, case, 3)
         else:
@@ -260,6 +278,10 @@ class Runner:
         libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
         # What a case leaves behind becomes a child of the runner, which ends it.
         libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        # Code that does not compile fails in the child, where its message is heard.
+        self.code = None
+        with contextlib.suppress(Exception):
+            self.code = compiled(job)
         self.places = [place for place in {os.getcwd(), os.environ.get("HOME", "/"), *SHARED}]
         self.places = [place for place in self.places if os.access(place, os.W_OK)]
         self.kept = {place: set(os.listdir(place)) for place in self.places}
@@ -276,7 +298,7 @@ class Runner:
         pid = os.fork()
         if pid == 0:
             try:
-                child(self.job, value, (stdin, stdout, stderr, answer))
+                child(self.job, self.code, value, (stdin, stdout, stderr, answer))
             finally:
                 os._exit(1)
         code, usage = self.wait(pid, began + self.job["wall_s"])
@@ -393,6 +415,9 @@ def main() -> None:
     """Runs the cases as they come in."""
     job = json.loads(read_frame() or b"null")
     runner = Runner(job)
+    # A collection in a child would touch, and so copy, every page of the runner.
+    gc.disable()
+    gc.freeze()
     write_frame(b"ready")
     sent = 0
     while (case := read_frame()) is not None:
