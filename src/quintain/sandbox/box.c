@@ -291,9 +291,8 @@ static int pivot(const struct step *s) {
 }
 
 static int make_folder(const struct step *s) {
-  if (mkdir(s->s[0], 0700) < 0) return -1;
-  if (s->b != NOBODY && chown(s->s[0], s->b, s->c) < 0) return -1;
-  return chmod(s->s[0], s->a);
+  if (mkdir(s->s[0], s->a) < 0) return -1;
+  return s->b == NOBODY ? 0 : chown(s->s[0], s->b, s->c);
 }
 
 static int open_counter(const struct step *s) {
@@ -331,7 +330,7 @@ static int carry_out_step(const struct step *s) {
   case UNSHARE: return unshare((int)s->a);
   case MOUNT: return mount(or_null(s->s[0]), s->s[1], or_null(s->s[2]), s->a, or_null(s->s[3]));
   case PIVOT: return pivot(s);
-  case MKNOD: return mknod(s->s[0], s->a, s->b) < 0 ? -1 : chmod(s->s[0], s->a & 0777);
+  case MKNOD: return mknod(s->s[0], s->a, s->b);
   case HOSTNAME: return sethostname(s->s[0], s->n[0]);
   case LOOPBACK: return loopback_up();
   case USERNS: return user_namespace(s);
@@ -894,6 +893,7 @@ static void serve(int signals, int watch_owner) {
 int main(int argc, char **argv) {
   if (argc != 2) return 2;
   owner = atoi(argv[1]);
+  umask(0);
   pid_t parent = getppid();
   memset(argv[0], 0, strlen(argv[0]));
   for (int number = 1; number < 65; number++) signal(number, SIG_DFL);

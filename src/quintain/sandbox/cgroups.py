@@ -195,7 +195,9 @@ def limit(
         folder = f"{host}{place}/{name}/{number}"
         plan.add(wire.MKDIR, folder, a=0o755)
         plan.add(wire.CLEAN, folder)
-        plan.add(wire.JOIN, f"{folder}/cgroup.procs")
+        # Version 1: a thread that moves itself takes no global lock; `cgroup.procs` would wait
+        # for a grace period of the whole machine (tens of milliseconds under load).
+        plan.add(wire.JOIN, f"{folder}/{'tasks' if groups.version == 1 else 'cgroup.procs'}")
     path = {
         controller: f"{host}{place}/{name}/{number}" for controller, place in groups.folders.items()
     }

@@ -116,10 +116,9 @@ class Supervisor:
                 raise OSError(error.errno or errno.EIO, f"{name} {shown}".strip()) from error
 
     def _mkdir(self, _f: int, a: int, b: int, c: int, s: list[str], _r: list[bytes]) -> None:
-        os.mkdir(s[0], 0o700)
+        os.mkdir(s[0], a)
         if b != wire.NOBODY:
             os.chown(s[0], b, c)
-        os.chmod(s[0], a)
 
     def _write(self, flags: int, a: int, _b: int, _c: int, s: list[str], r: list[bytes]) -> None:
         create = os.O_CREAT if flags & wire.CREATE else 0
@@ -149,7 +148,6 @@ class Supervisor:
 
     def _mknod(self, _f: int, a: int, b: int, _c: int, s: list[str], _r: list[bytes]) -> None:
         os.mknod(s[0], a, b)
-        os.chmod(s[0], a & 0o777)
 
     def _hostname(self, _f: int, _a: int, _b: int, _c: int, s: list[str], _r: list[bytes]) -> None:
         socket.sethostname(s[0])
@@ -608,6 +606,7 @@ class Server:
     def run(self) -> None:
         """Serves until the owner is gone; then nothing is left."""
         owner_pid = os.getppid()
+        os.umask(0)
         wake_r, wake_w = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(wake_w, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)

@@ -36,22 +36,11 @@ STAGE_SIZE = "size=8m,mode=755"
 
 COVERED = (
     "cmdline", "kallsyms", "config.gz", "modules", "interrupts", "iomem", "ioports", "timer_list",
-    "keys", "key-users", "diskstats", "partitions", "zoneinfo", "vmallocinfo", "buddyinfo",
-    "sched_debug", "softirqs", "consoles", "misc", "mtrr", "slabinfo", "kcore", "kmsg", "locks",
-    "sysrq-trigger", "version_signature", "sys/kernel/random/boot_id",
+    "keys", "key-users", "diskstats", "partitions", "zoneinfo", "vmallocinfo", "sched_debug",
+    "slabinfo", "kcore", "kmsg", "locks", "sysrq-trigger", "sys/kernel/random/boot_id",
 )  # fmt: skip
-EMPTIED = (
-    "acpi",
-    "asound",
-    "bus",
-    "driver",
-    "fs",
-    "irq",
-    "scsi",
-    "tty",
-    "pressure",
-    "dynamic_debug",
-)
+"""Files of `/proc`; those that only root may read need no cover."""
+EMPTIED = ("acpi", "asound", "bus", "driver", "fs", "irq", "scsi", "pressure")
 DEVICES = {
     "null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "urandom": (1, 9),
     "tty": (5, 0),
@@ -80,9 +69,14 @@ def python() -> Python:
     return Python(prefix, version)
 
 
+@cache
 def covered() -> tuple[list[str], list[str]]:
     """Files and folders of this host's `/proc` to cover."""
-    files = [name for name in COVERED if os.path.isfile(f"/proc/{name}")]
+    files = [
+        name
+        for name in COVERED
+        if os.path.isfile(f"/proc/{name}") and os.stat(f"/proc/{name}").st_mode & 0o006
+    ]
     folders = [name for name in EMPTIED if os.path.isdir(f"/proc/{name}")]
     return files, folders
 
