@@ -27,7 +27,7 @@ from quintain.policies.scripted import Scripted
 from quintain.protocols import Environment, Episode, ExecResult, Policy, Sandbox, SandboxBackend
 from quintain.record import Json, canonical, digest
 from quintain.rollouts import Host, Job, rollout
-from quintain.task import PublicTask, SandboxSpec, Split, Task
+from quintain.task import Limits, PublicTask, SandboxSpec, Split, Task
 from quintain.trajectory import Action, Observation, StopReason, Trajectory
 
 # --- policies -----------------------------------------------------------------------------------
@@ -259,7 +259,7 @@ def look(path):
             data = file.read(10_000_000)
     except OSError:
         return
-    found.update((path, s.hex()) for s in secrets if s in data or s in os.fsencode(path))
+    found.update((path, s.decode()) for s in secrets if s in data or s in os.fsencode(path))
 while time.monotonic() < ends:
     last = os.path.exists(stop)
     for pid in os.listdir("/proc"):
@@ -279,6 +279,8 @@ print("\\n".join(f"{secret} {path}" for path, secret in sorted(found)))
 """
 """Looks at every file and process of its sandbox until told to stop. What it looks for comes by
 stdin, so that it never finds itself."""
+
+_STOP = "/tmp/.look-no-more"
 
 Script = Sequence[Message | str]
 """What a policy says in one episode."""
@@ -319,16 +321,19 @@ async def check_environment(
     played = [
         task for split in Split for task in itertools.islice(environment.tasks.split(split), tasks)
     ]
-    for task in played:
-        await _earns(environment, task, "", 0.0, "saying nothing", host)
-        if oracle is not None:
-            await _earns(environment, task, list(oracle(task)), 1.0, "the oracle", host)
-        for number, fake in enumerate(fakes(task) if fakes is not None else ()):
-            await _earns(environment, task, list(fake), 0.0, f"fake {number}", host)
-    for task in played[:2]:
-        script: Script = list(oracle(task)) if oracle is not None else ["no"]
-        await _check_episode_limits(environment, task, script, host)
-        await _check_secrets(environment, task, script, plant or _planted, host)
+    stage = _Stage(environment)
+    async with Host(stage, stage, **{"retries": 0, **host}) as surroundings:
+        stage.host = surroundings
+        for task in played:
+            await stage.earns(task, "", 0.0, "saying nothing")
+            if oracle is not None:
+                await stage.earns(task, list(oracle(task)), 1.0, "the oracle")
+            for number, fake in enumerate(fakes(task) if fakes is not None else ()):
+                await stage.earns(task, list(fake), 0.0, f"fake {number}")
+        for task in played[:2]:
+            script: Script = list(oracle(task)) if oracle is not None else ["no"]
+            await stage.keeps_limits(task, script)
+            await stage.keeps_secrets(task, script, plant or _planted)
 
 
 def _check_tasks(environment: Environment, again: Environment, most: int = 60) -> None:
@@ -363,78 +368,123 @@ def _check_tasks(environment: Environment, again: Environment, most: int = 60) -
     raise AssertionError("get() of an unknown id raises TaskError")
 
 
-async def _play(
-    environment: Environment, task: Task, policy: Policy, host: dict[str, Any]
-) -> Trajectory:
-    """One rollout without retries."""
-    async with Host(environment, policy, **{"retries": 0, **host}) as surroundings:
-        return await rollout(Job(task=task, purpose="check"), surroundings)
+class _Stage:
+    """The environment and the policy of all rollouts of one check, which share a host.
 
+    As an environment it passes everything on, counts episodes and spies on them while there are
+    secrets; as a policy it plays the script that is set.
+    """
 
-async def _earns(
-    environment: Environment,
-    task: Task,
-    script: str | list[Message | str],
-    reward: float,
-    who: str,
-    host: dict[str, Any],
-) -> None:
-    watched = _Watched(environment)
-    done = await _play(watched, task, Scripted(script), host)
-    assert done.error is None, f"{who} on task {task.id}: {done.error}"
-    assert done.verdict is not None, f"{who} on task {task.id} has no verdict"
-    assert done.reward == reward, (
-        f"{who} on task {task.id} earns {reward:g}, got {done.reward} ({done.verdict.explanation})"
-    )
-    assert watched.opened == watched.closed == 1, (
-        f"one episode is opened and closed, got {watched.opened} and {watched.closed}"
-    )
+    def __init__(self, inner: Environment) -> None:
+        self.name, self.tasks, self.verifier = inner.name, inner.tasks, inner.verifier
+        self.sandbox, self.limits, self.sampling = inner.sandbox, inner.limits, inner.sampling
+        self.graded, self.artifacts = inner.graded, inner.artifacts
+        self.version = 0
+        self.opened = self.closed = 0
+        self.secrets: tuple[str, ...] = ()
+        self.report = ""
+        """What the spy saw: what was found and where, a line each."""
+        self.host: Host | None = None
+        self._inner = inner
+        self._policy = Scripted("")
 
-
-async def _check_episode_limits(
-    environment: Environment, task: Task, script: Script, host: dict[str, Any]
-) -> None:
-    limits = task.limits or environment.limits
-    one = limits.model_copy(update={"max_steps": 1})
-    done = await _play(environment, task, Scripted(list(script)), {**host, "limits": one})
-    assert len(done.steps) == 1, f"max_steps=1 allows one step, {len(done.steps)} were taken"
-    assert done.verdict is not None, f"a limit came and the verifier did not judge: {done.error}"
-    short = limits.model_copy(update={"wall_s": 0.2})
-    sleeper = Scripted("late", latency_s=600.0)
-    done = await _play(environment, task, sleeper, {**host, "limits": short})
-    assert done.stop is StopReason.WALL, f"wall_s=0.2 ends the episode, got {done.stop}"
-    assert done.verdict is not None, f"a limit came and the verifier did not judge: {done.error}"
-    call = ToolCall(id="c", name="no_such_tool", arguments={})
-    done = await _play(environment, task, Scripted(assistant("", call)), host)
-    assert done.error is None, f"calling an unknown tool is the policy's doing, got {done.error}"
-    assert len(done.steps) <= limits.max_steps, f"{len(done.steps)} steps of {limits.max_steps}"
-
-
-async def _check_secrets(
-    environment: Environment,
-    task: Task,
-    script: Script,
-    plant: Callable[[Task, str], Task],
-    host: dict[str, Any],
-) -> None:
-    names = ("answer", "hidden_files", "world")
-    secrets = {name: f"canary-{name}-{digest(task.id, name)}" for name in names}
-    marked = plant(task, secrets["answer"]).model_copy(
-        update={
-            "hidden_files": {**task.hidden_files, "canary.txt": secrets["hidden_files"].encode()},
-            "world": _with(task.world, secrets["world"]),
-        }
-    )
-    watched = _Watched(environment, tuple(secrets.values()))
-    done = await _play(watched, marked, Scripted(list(script)), host)
-    assert done.steps, f"with planted secrets task {task.id} cannot be played: {done.error}"
-    shown = [done.opening, *(step.observation for step in done.steps)]
-    seen = "".join(part.model_dump_json() for part in (*shown, *done.tools))
-    for name, secret in secrets.items():
-        assert secret not in seen, f"the policy sees the {name} of task {task.id}"
-        assert secret not in watched.report, (
-            f"the {name} of task {task.id} is in the sandbox: {watched.report}"
+    async def act(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[ToolSpec],
+        sampling: Sampling,
+        seed: int,
+        session: str,
+    ) -> Action:
+        """The script's next answer."""
+        return await self._policy.act(
+            messages, tools=tools, sampling=sampling, seed=seed, session=session
         )
+
+    async def open(
+        self, task: PublicTask, world: Json, sandbox: Sandbox | None, seed: int
+    ) -> Episode:
+        """An episode of the inner environment."""
+        self.opened += 1
+        episode = await self._inner.open(task, world, sandbox, seed)
+        spy = None
+        if sandbox is not None and self.secrets:
+            words = [_STOP.encode().hex(), *(secret.encode().hex() for secret in self.secrets)]
+            spy = asyncio.create_task(
+                sandbox.exec(["python3", "-I", "-c", _LOOK], stdin=" ".join(words), timeout_s=180)
+            )
+        return _WatchedEpisode(episode, self, sandbox, spy)
+
+    async def play(
+        self, task: Task, script: str | Script, who: str, limits: Limits | None = None,
+        latency_s: float = 0.0,
+    ) -> Trajectory:  # fmt: skip
+        """One rollout of the script; its episode was opened and closed once."""
+        assert self.host is not None
+        self._policy = Scripted(
+            script if isinstance(script, str) else list(script), latency_s=latency_s
+        )
+        given, self.host.limits = self.host.limits, limits or self.host.limits
+        self.opened = self.closed = 0
+        try:
+            done = await rollout(Job(task=task, purpose="check"), self.host)
+        finally:
+            self.host.limits = given
+        failed = [event.data for event in done.events if event.kind == "close.failed"]
+        assert not failed, f"after {who} on task {task.id}: {failed}"
+        assert done.error is None, f"{who} on task {task.id}: {done.error}"
+        assert self.opened == self.closed == 1, (
+            f"one episode is opened and closed, got {self.opened} and {self.closed}"
+        )
+        return done
+
+    async def earns(self, task: Task, script: str | Script, reward: float, who: str) -> None:
+        """Checks what a script earns."""
+        done = await self.play(task, script, who)
+        assert done.verdict is not None, f"{who} on task {task.id} has no verdict"
+        assert done.reward == reward, (
+            f"{who} on task {task.id} earns {reward:g}, got {done.reward} "
+            f"({done.verdict.explanation})"
+        )
+
+    async def keeps_limits(self, task: Task, script: Script) -> None:
+        """Checks that limits end the episode and the verifier still judges."""
+        limits = task.limits or self.limits
+        one = limits.model_copy(update={"max_steps": 1})
+        done = await self.play(task, script, "max_steps=1", one)
+        assert len(done.steps) == 1, f"max_steps=1 allows one step, {len(done.steps)} were taken"
+        assert done.verdict is not None, "a limit came and the verifier did not judge"
+        short = limits.model_copy(update={"wall_s": 0.2})
+        done = await self.play(task, "late", "wall_s=0.2", short, latency_s=600.0)
+        assert done.stop is StopReason.WALL, f"wall_s=0.2 ends the episode, got {done.stop}"
+        assert done.verdict is not None, "a limit came and the verifier did not judge"
+        call = assistant("", ToolCall(id="c", name="no_such_tool", arguments={}))
+        done = await self.play(task, [call] * (limits.max_steps + 1), "calling an unknown tool")
+        assert len(done.steps) <= limits.max_steps, f"{len(done.steps)} steps, {limits.max_steps}"
+
+    async def keeps_secrets(
+        self, task: Task, script: Script, plant: Callable[[Task, str], Task]
+    ) -> None:
+        """Checks that planted strings reach neither the policy nor the sandbox."""
+        names = ("answer", "hidden_files", "world")
+        secrets = {name: f"canary-{name}-{digest(task.id, name)}" for name in names}
+        hidden = {**task.hidden_files, "canary.txt": secrets["hidden_files"].encode()}
+        marked = plant(task, secrets["answer"]).model_copy(
+            update={"hidden_files": hidden, "world": _with(task.world, secrets["world"])}
+        )
+        self.secrets, self.report = tuple(secrets.values()), ""
+        try:
+            done = await self.play(marked, script, "playing with planted secrets")
+        finally:
+            self.secrets = ()
+        shown = [done.opening, *(step.observation for step in done.steps)]
+        seen = "".join(part.model_dump_json() for part in (*shown, *done.tools))
+        for name, secret in secrets.items():
+            assert secret not in seen, f"the policy sees the {name} of task {task.id}"
+            assert secret not in self.report, (
+                f"the {name} of task {task.id} is in the sandbox: {self.report}"
+            )
 
 
 def _planted(task: Task, secret: str) -> Task:
@@ -448,54 +498,18 @@ def _with(value: Json, secret: str) -> Json:
     return [*value, secret] if isinstance(value, list) else secret
 
 
-class _Watched:
-    """An environment whose episodes are counted, and spied on when there are secrets."""
-
-    def __init__(self, inner: Environment, secrets: tuple[str, ...] = ()) -> None:
-        self.name, self.tasks, self.verifier = inner.name, inner.tasks, inner.verifier
-        self.sandbox, self.limits, self.sampling = inner.sandbox, inner.limits, inner.sampling
-        self.graded, self.artifacts = inner.graded, inner.artifacts
-        self.opened = self.closed = 0
-        self.report = ""
-        """What the spy saw: a path and what was found there, a line each."""
-        self._inner, self._secrets = inner, secrets
-
-    async def open(
-        self, task: PublicTask, world: Json, sandbox: Sandbox | None, seed: int
-    ) -> Episode:
-        """An episode of the inner environment."""
-        self.opened += 1
-        episode = await self._inner.open(task, world, sandbox, seed)
-        spy = None
-        if sandbox is not None and self._secrets:
-            words = [
-                b"/tmp/.look-no-more".hex(),
-                *(s.encode().hex() for s in self._secrets),
-            ]
-            spy = asyncio.create_task(
-                sandbox.exec(["python3", "-I", "-c", _LOOK], stdin=" ".join(words), timeout_s=180)
-            )
-        return _WatchedEpisode(episode, self, sandbox, spy)
-
-    def saw(self, report: str) -> None:
-        """Takes the spy's report, secrets in words."""
-        for secret in self._secrets:
-            report = report.replace(secret.encode().hex(), secret)
-        self.report = report
-
-
 class _WatchedEpisode:
     """Passes everything on; its end is the spy's."""
 
     def __init__(
         self,
         inner: Episode,
-        watched: _Watched,
+        stage: _Stage,
         sandbox: Sandbox | None,
         spy: asyncio.Task[ExecResult] | None,
     ) -> None:
         self.tools = inner.tools
-        self._inner, self._watched, self._sandbox, self._spy = inner, watched, sandbox, spy
+        self._inner, self._stage, self._sandbox, self._spy = inner, stage, sandbox, spy
 
     async def reset(self) -> Observation:
         """As the inner one."""
@@ -507,11 +521,11 @@ class _WatchedEpisode:
 
     async def close(self) -> None:
         """As the inner one, twice: closing must be repeatable."""
-        self._watched.closed += 1
+        self._stage.closed += 1
         if self._spy is not None and self._sandbox is not None:
-            await self._sandbox.write("/tmp/.look-no-more", b"")
+            await self._sandbox.write(_STOP, b"")
             run = await self._spy
             assert run.ok, f"the spy in the sandbox failed: {run}"
-            self._watched.saw(run.text.strip())
+            self._stage.report = run.text.strip()
         await self._inner.close()
         await self._inner.close()
