@@ -6,16 +6,13 @@ what is stored is not run again.
 
 from __future__ import annotations
 
-import importlib.metadata
 import logging
-import platform
-import secrets
 from collections.abc import Callable, Iterable, Sequence
-from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from quintain.config import provenance
 from quintain.errors import ConfigError, QuintainError
 from quintain.evals.run import BEGUN, ENDED, EvalRun
 from quintain.messages import Sampling
@@ -23,7 +20,7 @@ from quintain.protocols import Environment, Policy
 from quintain.record import Json
 from quintain.rollouts import Budget, Host, Job, Progress, run_blocking, schedule
 from quintain.rollouts.host import jobs_of
-from quintain.store import Store
+from quintain.store import Store, new_folder
 from quintain.task import Split, Task
 from quintain.trajectory import TRAIN, Trajectory
 from quintain.verdict import Outcome
@@ -115,6 +112,7 @@ async def aevaluate(
         "planned": len(jobs),
         "seed": seed,
         "sampling": (sampling or environment.sampling).model_dump(mode="json"),
+        "sampling_given": sampling is not None,
         "concurrency": concurrency,
         "max_cost_usd": max_cost_usd,
         "max_tokens": max_tokens,
@@ -123,13 +121,13 @@ async def aevaluate(
     own = store is None
     if store is None:
         store = Store.begin(
-            _folder(run, environment.name),
+            Path(run) if run is not None else new_folder(environment.name),
             kind="eval",
             identity={
                 **{key: begun[key] for key in ("environment", "policy", "seed", "sampling")},
                 "purpose": purpose,
             },
-            config={**versions(), **begun, **(config or {})},
+            config={**provenance(), **begun, **(config or {})},
             resume=resume,
         )
     try:
@@ -231,27 +229,6 @@ def evaluate(
             **more,
         )
     )
-
-
-def versions() -> dict[str, Json]:
-    """What the run was made with."""
-    try:
-        installed = importlib.metadata.version("quintain")
-    except importlib.metadata.PackageNotFoundError:
-        installed = "not installed"
-    return {
-        "quintain": installed,
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-    }
-
-
-def _folder(run: str | Path | None, environment: str) -> Path:
-    if run is not None:
-        return Path(run)
-    safe = "".join(c if c.isalnum() or c in "-_." else "-" for c in environment)
-    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
-    return Path("runs") / f"{safe}-{stamp}-{secrets.token_hex(2)}"
 
 
 def _tasks(

@@ -22,7 +22,7 @@ from quintain.store import Store, TrajectoryRow
 from quintain.store.scores import Scores
 from quintain.trajectory import TRAIN, Trajectory, TrajectoryKey
 from quintain.verdict import Outcome
-from quintain.viewer.transcript import print_transcript, reproduce, transcript
+from quintain.viewer.transcript import origin, print_transcript, reproduce, transcript
 
 BEGUN, ENDED = "eval.begun", "eval.ended"
 """Events in the store: what was planned, and how it ended."""
@@ -160,10 +160,10 @@ class EvalRun:
                 return found
         return {}
 
-    @property
+    @cached_property
     def config(self) -> Mapping[str, Json]:
-        """What it was started with: policy, seed, sampling, split, samples, …."""
-        return {**(self.store.meta("config") or {}), **self._event(BEGUN)}
+        """What it was started with: policy, seed, sampling, split, samples, checkpoint, …."""
+        return origin(self.store, self.purpose, self.environment)
 
     @property
     def planned(self) -> int | None:
@@ -190,7 +190,8 @@ class EvalRun:
 
     def refresh(self) -> EvalRun:
         """Reads the store again, for a run that is being written."""
-        self.__dict__.pop("scores", None)
+        for name in ("scores", "config"):
+            self.__dict__.pop(name, None)
         return self
 
     @property

@@ -7,18 +7,16 @@ repeating nothing that is stored.
 from __future__ import annotations
 
 import logging
-import secrets
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, is_dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from quintain import registry
+from quintain.config import provenance
 from quintain.errors import ConfigError, StoreError, TrainingError
 from quintain.evals import aevaluate
-from quintain.evals.evaluation import versions
 from quintain.loop.preflight import Flight, preflight
 from quintain.loop.run import (
     PLANNED,
@@ -32,7 +30,7 @@ from quintain.messages import Sampling
 from quintain.protocols import Environment, Policy, Published
 from quintain.record import Json, canonical
 from quintain.rollouts import Host, run_blocking
-from quintain.store import Store
+from quintain.store import Store, new_folder
 from quintain.task import Split
 from quintain.training.config import TrainConfig
 from quintain.training.run import run_training, trainable
@@ -60,6 +58,7 @@ async def atrain(
     learner: AsyncLearner | None = None,
     tasks: TaskSampler | None = None,
     host: Mapping[str, Any] | None = None,
+    about: Mapping[str, Json] | None = None,
     **settings: Any,
 ) -> TrainRun:
     """Trains a policy in an environment and picks the checkpoint that deserves to ship.
@@ -79,6 +78,7 @@ async def atrain(
         learner: None: a process of its own for the policy's model.
         tasks: None: uniform sampling.
         host: settings of `Host`: backend, retries, ….
+        about: more to store with the run (what started it).
         settings: fields of `TrainConfig` when `config` is None.
 
     Raises:
@@ -97,13 +97,14 @@ async def atrain(
         kind="train",
         identity=identity,
         config={
-            **versions(),
+            **provenance(),
             "train": config.model_dump(mode="json"),
             "evaluation": evaluation.model_dump(mode="json"),
             "policy": policy.name,
             "environment": environment.name,
             "seed": config.seed,
             "algorithm": config.resolved().model_dump(mode="json"),
+            **(about or {}),
         },
         resume=resume,
     )
@@ -294,6 +295,4 @@ def _folder(
                 same = canonical(store.meta("identity")) == canonical(identity)
                 if store.meta("kind") == "train" and same:
                     return found.parent
-    safe = "".join(c if c.isalnum() or c in "-_." else "-" for c in environment)
-    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
-    return Path("runs") / f"train-{safe}-{stamp}-{secrets.token_hex(2)}"
+    return new_folder(f"train-{environment}")

@@ -10,6 +10,7 @@ transactions, never the file).
 Layout of a run's folder: `run.sqlite`, `blobs/<hash>`, `checkpoints/`, `lock`.
 """
 
+from quintain.store.folders import new_folder
 from quintain.store.rows import CheckpointRow, GroupRow, TrajectoryRow
 from quintain.store.run import Store, blob_hash, now
 from quintain.store.schema import SCHEMA, run_file
@@ -21,6 +22,7 @@ __all__ = [
     "Store",
     "TrajectoryRow",
     "blob_hash",
+    "new_folder",
     "now",
     "run_file",
 ]
