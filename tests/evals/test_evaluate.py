@@ -279,6 +279,14 @@ async def test_a_served_model(tmp_path):
     assert run.config["policy"] == "m"
 
 
+async def test_what_was_asked_for_otherwise_is_in_the_line(tmp_path):
+    run = await q.aevaluate(
+        adder(2), q.scripted("?"), run=tmp_path / "r", sampling=q.Sampling(temperature=0.5), seed=3
+    )
+    line = run.failures[0].reproduce
+    assert "--temperature 0.5 --only t0:0 --seed 3 " in line
+
+
 def test_the_blocking_call(tmp_path):
     run = q.evaluate(adder(), q.scripted(good), run=tmp_path / "r", samples=2)
     assert run.pass_at(2).value == 1.0

@@ -87,6 +87,8 @@ async def run(tmp_path):
     path = store.folder / "checkpoints" / "v20"
     await store.checkpoint(version=20, step=20, path=path, hash="ab" * 32, state={})
     await store.event("training.mode", {"why": HOSTILE})
+    await store.event("loop.selected", {"version": 20, "step": 20, "why": "step 20: the best"})
+    await store.metrics(20, {"mine/mean": 0.75}, scope="eval")
     store.close()
     return tmp_path / "run"
 
@@ -110,7 +112,8 @@ async def test_the_page_says_what_the_store_says(run):
         "training: 1 of 5 rollouts have no reward and are kept out of advantages (1 infra_error)",
         "pass@1 is 0.750 without them and 0.692 with them as failures",
         "fault in sandbox: SandboxError: the sandbox died",
-        "quintain run shell --policy POLICY --only t9:0 --seed 11 --purpose mine:eval@v20",
+        f"--policy POLICY --checkpoint {run}@20 --only t9:0 --seed 11 --purpose mine:eval@v20",
+        "Selected: version 20, step 20: the best.",
         "--seed 3 --purpose train",
         "1 checkpoints",
         "training.mode",

@@ -112,6 +112,8 @@ def test_the_line_that_reproduces():
     assert line == (
         "quintain run 'my env' --policy m --only 'task; rm -rf /:3' --seed 7 --purpose eval:eval@v0"
     )
+    greedy = {"sampling": {"temperature": 0.0}, "sampling_given": True, "checkpoint": "runs/a@40"}
+    assert "--policy POLICY --checkpoint runs/a@40 --temperature 0 --only" in reproduce(key, greedy)
     assert "--seed 9 " in reproduce(key, {"settings": {"seed": 9}})
     command = {"environment": "my.module:env", "options": ["--policy", "chat", "--model", "Q"]}
     line = reproduce(key, {"policy": "Q", "seed": 7, "command": command})

@@ -26,7 +26,7 @@ from quintain.store.scores import Scores
 from quintain.trajectory import TRAIN
 from quintain.verdict import Outcome
 from quintain.viewer.charts import Bar, Point, interval_chart, line_chart, stacked_bar
-from quintain.viewer.transcript import Piece, pieces, reproduce, visible
+from quintain.viewer.transcript import Piece, origin, pieces, reproduce, visible
 
 MAX_TASKS = 200
 """Rows of a task table; more are counted."""
@@ -35,7 +35,20 @@ MAX_PIECES = 400
 PART_CHARS = 3_000
 SHOWN = {"failed": 3, "solved": 2, "errors": 2, "abstained": 1}
 """Transcripts of each kind and eval."""
-FIRST_METRICS = ("reward", "loss", "grad_norm", "kl_behaviour", "entropy", "ess", "staleness_mean")
+FIRST_METRICS = (
+    "reward",
+    "groups_with_signal",
+    "entropy",
+    "kl_behaviour",
+    "ess",
+    "staleness_mean",
+    "share_stale",
+    "grad_norm",
+    "loss",
+    "length_mean",
+    "step_s",
+    "tokens_sampled_per_s",
+)
 OUTCOME_COLOURS = {
     Outcome.SOLVED: "var(--good)",
     Outcome.FAILED: "var(--bad)",
@@ -90,7 +103,7 @@ class EvalView:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One eval at its first and its last version."""
+    """One eval at its first and at a later version."""
 
     name: str
     environment: str
@@ -151,7 +164,8 @@ def _content(store: Store) -> dict[str, Any]:
     rows = store.rows()
     evals = _evals(rows)
     training = Scores.of(row for row in rows if row.key.purpose == TRAIN)
-    changes = _changes(evals)
+    selected = _selected(store)
+    changes = _changes(evals, selected.get("version"))
     config = store.meta("config") or {}
     return {
         "name": store.folder.resolve().name,
@@ -161,6 +175,7 @@ def _content(store: Store) -> dict[str, Any]:
         "evals": evals,
         "eval_chart": _eval_chart(evals),
         "curves": _eval_curves(evals),
+        "selected": selected,
         "changes": changes,
         "change_chart": _change_chart(changes),
         "training": training,
@@ -203,13 +218,23 @@ def _groups(evals: Sequence[EvalView]) -> dict[tuple[str, str], list[EvalView]]:
     return out
 
 
-def _changes(evals: Sequence[EvalView]) -> list[Change]:
+def _selected(store: Store) -> Mapping[str, Json]:
+    """What a training run chose to ship; empty when it has not."""
+    events = store.event_rows("loop.selected")
+    found: Mapping[str, Json] = events[-1][2] if events else {}
+    return found
+
+
+def _changes(evals: Sequence[EvalView], selected: int | None) -> list[Change]:
+    """Each eval's first version against the selected one, or the last."""
     out: list[Change] = []
     for (environment, name), views in _groups(evals).items():
-        if len(views) > 1:
-            compared = views[0].scores.compare(views[-1].scores)
+        later = views[1:]
+        chosen = [view for view in later if view.version == selected] or later[-1:]
+        for view in chosen:
+            compared = views[0].scores.compare(view.scores)
             if compared.tasks:
-                out.append(Change(name, environment, views[0], views[-1], compared))
+                out.append(Change(name, environment, views[0], view, compared))
     return out
 
 
@@ -242,7 +267,7 @@ def _change_chart(changes: Sequence[Change]) -> Markup | None:
     ]
     reach = max(abs(v) for bar in bars for v in (bar.low, bar.high))
     reach = min(1.0, max(0.1, reach * 1.1))
-    title = "mean reward, last minus first version, paired by task, 95 % interval"
+    title = "mean reward, later minus first version, paired by task, 95 % interval"
     return interval_chart(title, bars, -reach, reach, zero=True)
 
 
@@ -262,9 +287,14 @@ def _eval_curves(evals: Sequence[EvalView]) -> list[Markup]:
 
 
 def _metric_charts(store: Store) -> list[Markup]:
-    """A chart for each training metric, those that matter most first."""
+    """A chart for each training metric, those that matter most first.
+
+    The scope "eval" repeats what the evals say, without their samples.
+    """
     by_name: dict[str, list[Point]] = {}
     for scope in store.metric_scopes():
+        if scope == "eval":
+            continue
         for step, name, value in store.metric_rows(scope=scope):
             label = name if scope == TRAIN else f"{scope}/{name}"
             by_name.setdefault(label, []).append(Point(step, value))
@@ -298,15 +328,10 @@ def _transcripts(
     """(heading, transcripts) of a few samples: the last version of each eval, then training."""
     chosen = [views[-1] for views in _groups(evals).values()]
     chosen += [view for view in evals if view.version is None]
-    begun = {(d["purpose"], d["environment"]): d for _, _, d in store.event_rows("eval.begun")}
     out = [
         (
             _label(view),
-            _some(
-                store,
-                view.scores.rows,
-                {**config, **begun.get((view.purpose, view.environment), {})},
-            ),
+            _some(store, view.scores.rows, origin(store, view.purpose, view.environment)),
         )
         for view in chosen
     ]

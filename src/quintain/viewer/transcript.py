@@ -18,6 +18,7 @@ from rich.text import Text
 
 from quintain.messages import FilePart, ImagePart, Message, Part, ReasoningPart, TextPart, ToolCall
 from quintain.record import Json
+from quintain.store import Store
 from quintain.trajectory import Step, Trajectory, TrajectoryKey
 from quintain.verdict import Check, Verdict
 
@@ -76,16 +77,41 @@ def reproduce(key: TrajectoryKey, config: Mapping[str, Json]) -> str:
 
     Args:
         key: of the sample.
-        config: of its run; `command` (environment and options, as they were typed) is used where
-            the run was started by a command, else the names of environment and policy.
+        config: of its run. `command` (environment and options, as they were typed) is used where
+            the run was started by a command, else the names of environment and policy; then
+            `checkpoint` (RUN@STEP), `sampling` where it was not the environment's
+            (`sampling_given`), and `seed`.
     """
     command = config.get("command") or {}
-    words = ["quintain", "run", str(command.get("environment") or key.environment)]
-    words += command.get("options") or ["--policy", str(config.get("policy") or "POLICY")]
+    options = command.get("options") or ["--policy", str(config.get("policy") or "POLICY")]
+    words = ["quintain", "run", str(command.get("environment") or key.environment), *options]
+    if config.get("checkpoint") and "--checkpoint" not in options:
+        words += ["--checkpoint", str(config["checkpoint"])]
+    if config.get("sampling_given") and "--temperature" not in options:
+        words += ["--temperature", f"{config['sampling']['temperature']:g}"]
     words += ["--only", f"{key.task_id}:{key.sample_index}"]
     seed = config.get("seed", (config.get("settings") or {}).get("seed", 0))
     words += ["--seed", str(seed), "--purpose", key.purpose]
     return " ".join(shlex.quote(str(word)) for word in words)
+
+
+def origin(store: Store, purpose: str, environment: str) -> dict[str, Json]:
+    """What `reproduce` needs to know of one purpose of a run: how it was begun, with what weights.
+
+    Args:
+        store: of the run, open in whatever way.
+        purpose: an eval's; of a training rollout the weights are not kept.
+        environment: the environment's name.
+    """
+    out: dict[str, Json] = dict(store.meta("config") or {})
+    for _, _, data in store.event_rows("eval.begun"):
+        if (data["purpose"], data["environment"]) == (purpose, environment):
+            out |= data
+    _, _, version = purpose.rpartition("@v")
+    for row in store.checkpoints():
+        if version == str(row.version):
+            out["checkpoint"] = f"{store.folder}@{row.step}"
+    return out
 
 
 def part_pieces(part: Part, limit: int | None = MAX_CHARS) -> Iterator[Piece]:
