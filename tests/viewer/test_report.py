@@ -67,7 +67,15 @@ def outcome(task, sample, solved, purpose, **more):
 async def run(tmp_path):
     """A training run: evals at two versions, rollouts, metrics, a checkpoint, hostile text."""
     store = Store.begin(
-        tmp_path / "run", kind="train", identity={"seed": 3}, config={"note": HOSTILE, "seed": 3}
+        tmp_path / "run",
+        kind="train",
+        identity={"seed": 3},
+        config={
+            "note": HOSTILE,
+            "seed": 3,
+            "versions": {"quintain": "9.9"},
+            "git": {"commit": "abcdef0123456789", "changed": True},
+        },
     )
     for version, solved in ((0, 3), (20, 9)):
         purpose = f"mine:eval@v{version}"
@@ -99,6 +107,7 @@ async def test_the_page_says_what_the_store_says(run):
     page = Page(path.read_text())
     for expected in (
         "train run",
+        "quintain 9.9 · commit abcdef012345 with changes",
         "shell · mine:eval@v0",
         "0.250 [",  # 3 of 12
         "0.750 [",  # 9 of 12, the faulty sample left out

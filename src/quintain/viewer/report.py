@@ -172,6 +172,7 @@ def _content(store: Store) -> dict[str, Any]:
         "kind": store.meta("kind"),
         "created": store.meta("created"),
         "config": {**config, "identity": store.meta("identity") or {}},
+        "made": _made(config),
         "evals": evals,
         "eval_chart": _eval_chart(evals),
         "curves": _eval_curves(evals),
@@ -188,6 +189,19 @@ def _content(store: Store) -> dict[str, Any]:
         "outcomes": list(Outcome),
         "max_tasks": MAX_TASKS,
     }
+
+
+def _made(config: Mapping[str, Json]) -> str:
+    """What the run was made with, in a line."""
+    version = (config.get("versions") or {}).get("quintain")
+    git = config.get("git") or {}
+    commit = str(git.get("commit") or "")[:12]
+    changed = " with changes" if git.get("changed") else ""
+    parts = [
+        f"quintain {version}" if version else "",
+        f"commit {commit}{changed}" if commit else "",
+    ]
+    return " · ".join(part for part in parts if part)
 
 
 def _short(data: Json) -> str:
