@@ -122,7 +122,9 @@ def token_logprobs(
         picked = logprobs_NV.gather(1, target_N[:, None])[:, 0]
         if not with_entropy:
             return picked[None]
-        terms = torch.where(torch.isinf(logprobs_NV), 0.0, logprobs_NV.exp() * logprobs_NV)
+        # Filled before the product: the gradient of 0 × −inf would be NaN even where not taken.
+        finite_NV = logprobs_NV.masked_fill(torch.isinf(logprobs_NV), 0.0)
+        terms = logprobs_NV.exp() * finite_NV
         return torch.stack([picked, -terms.sum(-1)])
 
     pieces = []

@@ -138,15 +138,31 @@ class Model:
                     f"{path}: {name} has shape {tuple(tensor.shape)}, "
                     f"the model's is {tuple(own[name].shape)}"
                 )
+        digest = weights_hash(tensors)
+        if metadata.get("hash", digest) != digest:
+            raise ConfigError(
+                f"{path} says its weights hash to {metadata['hash']}, they hash to {digest}: "
+                "the file is damaged"
+            )
         with torch.no_grad():
             for name, tensor in tensors.items():
                 own[name].copy_(tensor)
-        digest = self.hash()
-        if metadata.get("hash", digest) != digest:
-            raise ConfigError(
-                f"{path} says its weights hash to {metadata['hash']}, loaded they hash to {digest}"
-            )
-        return digest
+        return self._in_use(tensors, digest)
+
+    def _in_use(self, tensors: Mapping[str, torch.Tensor], digest: str) -> str:
+        """The hash of the parameters in memory, which is `digest` if they are these tensors.
+
+        Where a parameter is kept in another dtype than the file's, bytes cannot be compared: the
+        file's hash is returned when every value is the file's, rounded.
+        """
+        own = self.trainable()
+        if all(own[name].dtype == tensor.dtype for name, tensor in tensors.items()):
+            return self.hash()
+        equal = all(
+            torch.equal(own[name].detach().cpu(), tensor.to(own[name].dtype))
+            for name, tensor in tensors.items()
+        )
+        return digest if equal else self.hash()
 
     def export(self, folder: Path) -> None:
         """Writes a Hugging Face folder, adapters folded in, that transformers loads as it is."""
