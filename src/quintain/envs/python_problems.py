@@ -289,7 +289,13 @@ for x in numbers:
 return best[1]
 """,
         lambda: [[rng.choice((x, m, x + m)) for x in _numbers(rng, -12, 25)]],
-        ([[]], [[m]], [[m + 1, m - 1, m, m + 2, m + 3]], [[m - 1, m - 2, m, m - 3]]),
+        (
+            [[]],
+            [[m]],
+            [[m + 1, m - 1, m, m + 2, m + 3]],
+            [[m + 1, m + 5, m, m + 9, m + 2, m, m + 7]],
+            [[m - 1, m - 5, m, m - 9, m - 2, m, m - 7]],
+        ),
     )
 
 
