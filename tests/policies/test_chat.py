@@ -128,6 +128,30 @@ async def test_retry_after_is_honoured():
         assert (await say(served(server, max_backoff_s=0.01))).message.text == "ok"
 
 
+async def test_a_server_that_asks_one_call_to_wait_means_all():
+    loop = asyncio.get_running_loop()
+    arrived = []
+
+    def answer(request):
+        arrived.append(loop.time())
+        return Status(429, headers={"Retry-After": "0.5"}) if len(arrived) == 1 else "ok"
+
+    async with OpenAIServer(answer) as server:
+        policy = served(server)
+
+        def call(session):
+            return policy.act([user("hi")], tools=(), sampling=Sampling(), seed=0, session=session)
+
+        first = asyncio.create_task(call("first"))
+        while policy.retried == 0:
+            await asyncio.sleep(0.005)
+        await asyncio.gather(first, *(call(str(i)) for i in range(5)))
+        assert len(arrived) == 7
+        assert min(arrived[1:]) - arrived[0] >= 0.45
+        assert policy.retried == 1
+        await policy.close()
+
+
 @pytest.mark.parametrize(
     "overflow",
     [

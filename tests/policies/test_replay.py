@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+import quintain as q
 from quintain.errors import ConfigError, PolicyError
 from quintain.messages import (
     Sampling,
@@ -93,6 +94,39 @@ async def test_a_whole_run_finds_its_trajectory_by_the_opening():
     with pytest.raises(PolicyError, match="2 of 3 stored trajectories open with these messages"):
         await play(policy, "2+2?", "4", "s4")
     assert not policy.divergences
+
+
+async def test_a_stored_rollout_is_replayed_in_its_environment():
+    """As debugging does it: a real environment, the stored actions, the same verdict."""
+    answers = {"value": "5"}
+
+    async def look(place: str) -> str:
+        """Looks somewhere."""
+        return f"{place}: {answers['value']}"
+
+    async def right(text, answer):
+        return text == answer
+
+    env = q.Environment(
+        [{"id": "t", "prompt": "What is there?", "answer": "5", "split": "eval"}],
+        right,
+        name="looking",
+        tools=[look],
+    )
+    call = assistant("", ToolCall(id="c", name="look", arguments={"place": "here"}))
+    played = await q.arollout(env, q.scripted([call, "5"]))
+    assert played.outcome == "solved"
+    policy = Replay(played)
+    again = await q.arollout(env, policy)
+    assert again.messages == played.messages
+    assert (again.outcome, policy.divergence) == ("solved", None)
+    answers["value"] = "6"
+    policy = Replay(played)
+    changed = await q.arollout(env, policy)
+    assert changed.outcome == "solved"  # the stored action, whatever the world says now
+    assert "expected tool 'here: 5', got tool 'here: 6'" in str(policy.divergence)
+    strict = await q.arollout(env, Replay(played, strict=True), retries=0)
+    assert strict.outcome == "policy_error"
 
 
 async def test_nothing_to_replay_and_close_twice():

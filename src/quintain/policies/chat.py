@@ -89,7 +89,7 @@ class _Retry(Exception):
         self.after_s = after_s
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Line:
     """The connections of one event loop."""
 
@@ -98,6 +98,9 @@ class _Line:
     """Holds the client; ended by `close`, or by the loop at its own end."""
     free: asyncio.Semaphore
     """Waiting for a connection is not the server's fault: it stands outside the deadline."""
+    hold_until: float = 0.0
+    """The loop's time before which no call is made: a server that asked one call to wait means
+    all of them."""
 
 
 class Chat:
@@ -293,9 +296,13 @@ class Chat:
 
     async def _ask(self, body: Json, session: str) -> tuple[Action, Mapping[str, Json]]:
         data = json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
+        line = await self._line()
+        loop = asyncio.get_running_loop()
         for attempt in range(self.retries + 1):
+            if (held := line.hold_until - loop.time()) > 0:
+                await asyncio.sleep(held * (1 + derive_seed("hold", session) / 2**65))
             try:
-                answer = await self._once(data, session)
+                answer = await self._once(line, data, session)
                 return openai_chat.decode_response(answer), answer
             except (_Retry, aiohttp.ClientError, TimeoutError, ValueError, OSError) as error:
                 if isinstance(error, PolicyError):
@@ -305,7 +312,11 @@ class Chat:
                     raise PolicyError(
                         f"{self.base_url} failed {attempt + 1} times, last: {reason}"
                     ) from error
-                wait = self._wait_s(session, attempt, getattr(error, "after_s", None))
+                after_s = getattr(error, "after_s", None)
+                wait = self._wait_s(session, attempt, after_s)
+                if after_s is not None:
+                    until = loop.time() + min(after_s, self.max_backoff_s)
+                    line.hold_until = max(line.hold_until, until)
             self.retried += 1
             logger.info("%s: %s; again in %.1f s", self.base_url, reason, wait)
             await asyncio.sleep(wait)
@@ -328,13 +339,12 @@ class Chat:
         jitter = bound * derive_seed("jitter", session, attempt) / 2**63
         return jitter if after_s is None else min(self.max_backoff_s, after_s + jitter / 4)
 
-    async def _once(self, data: bytes, session: str) -> Mapping[str, Json]:
+    async def _once(self, line: _Line, data: bytes, session: str) -> Mapping[str, Json]:
         headers = {"Content-Type": "application/json", self.session_header: session}
         headers |= {name: secret.value for name, secret in self._headers.items()}
         if self._key.value:
             headers["Authorization"] = f"Bearer {self._key.value}"
         url = f"{self.base_url}/chat/completions"
-        line = await self._line()
         async with (
             line.free,
             asyncio.timeout(self.timeout_s),
