@@ -1,7 +1,7 @@
 """Trajectories and groups for tests, made by hand."""
 
 from quintain.messages import assistant
-from quintain.training.batching import Group
+from quintain.training.groups import Group
 from quintain.trajectory import (
     Action,
     Fault,

@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quintain.training.advantages import dr_grpo
-from quintain.training.batching import Group, Packing, pack, rows, select, token_weights
+from quintain.training.batching import Packing, pack, select, token_weights
+from quintain.training.groups import Group, rows
 from quintain.trajectory import StopReason
 
 from .builders import group, span, trajectory

@@ -1,119 +1,176 @@
-"""Pacing: nothing starts that would be too old in order, and nothing waits for ever."""
+"""Pacing: nothing starts that would be too old in order, nothing waits for ever, none is lost."""
 
 import random
+from collections import Counter
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quintain.training.buffer import Buffer
 
-from .builders import group, span, trajectory
+from .builders import span, trajectory
 
 
-def a_group(ticket, signal=True):
-    return group(
-        trajectory([span([1], [2])], reward=1.0),
-        trajectory([span([1], [2])], reward=0.0 if signal else 1.0),
-        ticket=ticket,
-    )
+def sample(reward, version=0):
+    return trajectory([span([1], [2], version=version)], reward=reward)
+
+
+def fill(buffer, ticket, rewards, version=0):
+    for place, reward in enumerate(rewards):
+        buffer.put(ticket, place, sample(reward, version))
 
 
 def test_refills_are_bounded_and_given_back_each_step():
-    buffer = Buffer(2, 1, refills=1, steps=3)
-    for _ in range(4):
+    buffer = Buffer(2, 2, max_staleness=1, refills=1, steps_left=3)
+    for ticket in range(4):
         assert buffer.may_start
-        buffer.start()
+        buffer.start(ticket)
     assert not buffer.may_start
-    buffer.put(a_group(0, signal=False))
+    fill(buffer, 0, [1, 1])
     assert buffer.may_start  # filtered: another may take its place
-    buffer.put(a_group(1, signal=False))  # no refill is left: it fills the step up
-    buffer.put(a_group(2))
+    fill(buffer, 1, [0, 0])  # no refill is left: it fills the step up
+    fill(buffer, 2, [0, 1])
     assert buffer.full
     assert not buffer.may_start
     groups, filtered = buffer.take()
     assert [g.ticket for g in groups] == [1, 2]
     assert [g.ticket for g in filtered] == [0]
-    buffer.put(a_group(3, signal=False))
+    fill(buffer, 3, [1, 1])
     assert len(buffer.filtered) == 1
 
 
-def test_oldest_first():
-    buffer = Buffer(2, 1, refills=0, steps=2)
-    for _ in range(4):
-        buffer.start()
+def test_oldest_complete_group_first():
+    buffer = Buffer(2, 2, max_staleness=1, refills=0, steps_left=2)
+    for ticket in range(4):
+        buffer.start(ticket)
     for ticket in (3, 1, 2):
-        buffer.put(a_group(ticket))
+        fill(buffer, ticket, [0, 1])
     assert [g.ticket for g in buffer.take()[0]] == [1, 2]
+    buffer.trained(1)
+    assert not buffer.full
+
+
+def test_finished_members_are_not_lost_to_a_slow_one():
+    buffer = Buffer(1, 4, max_staleness=2, refills=0, steps_left=9)
+    buffer.start(0)
+    fill(buffer, 0, [1, 0, 1])
+    assert not buffer.full
+    for version in (1, 2):
+        buffer.start(version)
+        fill(buffer, version, [0, 1, 0, 1], version - 1)
+        assert [g.ticket for g in buffer.take()[0]] == [version]
+        buffer.trained(version)
+    # One version more and the three would be too old: they go first, with the baseline they have.
+    buffer.start(3)
+    fill(buffer, 3, [0, 1, 0, 1], 2)
+    first, whole = buffer.take()[0]
+    assert (first.ticket, first.chosen) == (0, (True, True, True, False))
+    assert first.signal
+    assert sum(whole.chosen) == 1, "a step never has more than its samples"
+    assert buffer.partial == {0: [0, 1, 2], 3: [0]}
+    buffer.trained(3)
+    # The slow one arrives, and is trained against all four rewards.
+    buffer.put(0, 3, sample(0, version=3))
+    late, rest = buffer.take()[0]
+    assert (late.ticket, late.chosen) == (0, (False, False, False, True))
+    assert late.rewards_G.tolist() == [1, 0, 1, 0]
+    assert rest.chosen == (False, True, True, True)
+    assert buffer.partial == {}
+
+
+def test_members_without_signal_wait_for_the_slow_one():
+    buffer = Buffer(1, 2, max_staleness=1, refills=0, steps_left=9, version=5)
+    buffer.start(0)
+    buffer.put(0, 0, sample(1, version=4))
+    assert not list(buffer._releasable())
+
+
+def test_what_a_former_process_trained_is_not_trained_again():
+    buffer = Buffer(1, 3, max_staleness=1, refills=0, steps_left=9)
+    buffer.start(0, trained=[0, 2])
+    buffer.start(1)
+    fill(buffer, 0, [1, 0, 0])
+    fill(buffer, 1, [1, 0, 0])
+    first, second = buffer.take()[0]
+    assert (first.ticket, first.chosen) == (0, (False, True, False))
+    assert sum(second.chosen) == 2
 
 
 @settings(max_examples=200, deadline=None)
 @given(
+    st.integers(1, 3),
+    st.integers(2, 3),
     st.integers(1, 4),
-    st.integers(0, 4),
     st.integers(0, 3),
-    st.integers(1, 8),
+    st.integers(1, 6),
     st.floats(0, 1),
     st.integers(0, 1000),
 )
-def test_every_schedule_ends_in_time(per_step, bound, refills, steps, quiet, seed):
+def test_every_schedule_ends_and_trains_each_sample_once(
+    per_step, size, bound, refills, steps, quiet, seed
+):
     """Any order of finishing: all steps happen, nothing is left over, the bounds hold."""
     choose = random.Random(seed)
-    buffer = Buffer(per_step, bound, refills, steps)
-    running, ticket, version, taken = [], 0, 0, None
-    for _ in range(10_000):
-        moves = []
-        if buffer.may_start:
-            moves.append("start")
-        if running:
-            moves.append("finish")
-        if buffer.full and taken is None and buffer.steps_left:
-            moves.append("take")
-        if taken is not None:
-            moves.append("trained")
+    buffer = Buffer(per_step, size, bound, refills, steps)
+    running, ticket, busy = [], 0, False
+    trained, filtered = Counter(), 0
+    while True:
+        moves = ["start"] * buffer.may_start + ["finish"] * bool(running)
+        moves += ["take"] * (buffer.full and not busy and bool(buffer.steps_left))
+        moves += ["trained"] * busy
         if not moves:
             break
         move = choose.choice(moves)
         if move == "start":
-            buffer.start()
-            running.append((ticket, version))
+            buffer.start(ticket)
+            rewards = [0] * size if choose.random() < quiet else [1] + [0] * (size - 1)
+            running += [(ticket, place, rewards[place], buffer.version) for place in range(size)]
             ticket += 1
         elif move == "finish":
-            number, _ = running.pop(choose.randrange(len(running)))
-            buffer.put(a_group(number, signal=choose.random() > quiet))
+            number, place, reward, version = running.pop(choose.randrange(len(running)))
+            buffer.put(number, place, sample(reward, version))
         elif move == "take":
-            taken, _ = buffer.take()
-            assert len(taken) == per_step
+            groups, replaced = buffer.take()
+            busy = True
+            filtered += len(replaced)
+            taken = [(g.ticket, place) for g in groups for place, _ in g.members]
+            assert len(taken) == per_step * size
+            trained.update(taken)
         else:
-            buffer.trained()
-            taken, version = None, version + 1
-        assert buffer.on_their_way <= (bound + 1) * per_step
-    assert version == steps
+            busy = False
+            buffer.trained(buffer.version + 1)
+        assert buffer.untrained + buffer.training <= (bound + 1) * per_step * size
+    assert buffer.steps_left == 0
     assert not running
-    assert not buffer.ready
-    assert ticket <= steps * (per_step + refills)
+    assert not buffer.open
+    assert set(trained.values()) == {1}
+    assert filtered <= steps * refills
+    assert len(trained) + filtered * size == ticket * size
 
 
-@given(st.integers(1, 3), st.integers(0, 3), st.integers(0, 100))
+@given(st.integers(1, 3), st.integers(1, 3), st.integers(0, 100))
 @settings(max_examples=100, deadline=None)
-def test_in_order_groups_are_never_too_old(per_step, bound, seed):
-    """When groups finish in order, the pacing alone keeps every group within the bound."""
+def test_in_order_samples_are_never_too_old(per_step, bound, seed):
+    """When groups finish in order, the pacing alone keeps every sample within the bound."""
     choose = random.Random(seed)
-    buffer = Buffer(per_step, bound, 0, steps=20)
-    started, running, ticket, version, training = {}, [], 0, 0, None
-    while buffer.steps_left or training is not None:
+    buffer = Buffer(per_step, 2, bound, 0, steps_left=20)
+    running, ticket, busy = [], 0, False
+    while buffer.steps_left or busy:
         moves = ["start"] * buffer.may_start + ["finish"] * bool(running)
-        moves += ["take"] * (buffer.full and training is None) + ["trained"] * bool(training)
+        moves += ["take"] * (buffer.full and not busy) + ["trained"] * busy
         move = choose.choice(moves)
         if move == "start":
-            buffer.start()
-            started[ticket] = version
-            running.append(ticket)
+            buffer.start(ticket)
+            running.append((ticket, buffer.version))
             ticket += 1
         elif move == "finish":
-            buffer.put(a_group(running.pop(0)))
+            number, version = running.pop(0)
+            fill(buffer, number, [0, 1], version)
         elif move == "take":
-            training, _ = buffer.take()
-            assert max(version - started[g.ticket] for g in training) <= bound
+            for group in buffer.take()[0]:
+                for _, member in group.members:
+                    assert buffer.version - member.versions[0] <= bound
+            busy = True
         else:
-            buffer.trained()
-            training, version = None, version + 1
+            busy = False
+            buffer.trained(buffer.version + 1)

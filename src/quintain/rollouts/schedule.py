@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from quintain.record import derive_seed
@@ -167,6 +167,7 @@ async def rollout_group(
     *,
     purpose: str = TRAIN,
     slots: asyncio.Semaphore | None = None,
+    on_member: Callable[[int, Trajectory], Awaitable[None]] | None = None,
 ) -> list[Trajectory]:
     """The G samples of one task, in the order of their indexes, each to its final attempt.
 
@@ -178,6 +179,7 @@ async def rollout_group(
         host: the run's surroundings, entered.
         purpose: what they are stored under.
         slots: bounds how many rollouts of all groups run at once.
+        on_member: awaited with the place in the group of each sample that is finished.
     """
     known: dict[int, Trajectory] = {}
     if host.store is not None:
@@ -190,7 +192,7 @@ async def rollout_group(
         }
     asked = time.monotonic()
 
-    async def one(index: int) -> Trajectory:
+    async def play(index: int) -> Trajectory:
         if index in known:
             return known[index]
         job = Job(task=task, purpose=purpose, sample_index=index)
@@ -199,6 +201,12 @@ async def rollout_group(
         async with slots:
             return await rollout(job, host, queue_s=time.monotonic() - asked)
 
+    async def one(place: int, index: int) -> Trajectory:
+        trajectory = await play(index)
+        if on_member is not None:
+            await on_member(place, trajectory)
+        return trajectory
+
     async with asyncio.TaskGroup() as group:
-        members = [group.create_task(one(index)) for index in sample_indexes]
+        members = [group.create_task(one(*each)) for each in enumerate(sample_indexes)]
     return [member.result() for member in members]

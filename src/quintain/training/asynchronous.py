@@ -14,24 +14,29 @@ import time
 from quintain.store import GroupRow
 from quintain.training.buffer import Buffer
 from quintain.training.trainer import StepClock, Trainer, one_error
+from quintain.trajectory import Trajectory
 
 
 async def train_asynchronously(trainer: Trainer) -> None:
     """Trains all of the run's steps, rollouts and learner overlapping."""
     config = trainer.config
     buffer = Buffer(
-        config.groups_per_step,
-        config.max_staleness,
-        config.refills,
-        steps=config.steps - trainer.step,
+        groups_per_step=config.groups_per_step,
+        group_size=config.group_size,
+        max_staleness=config.max_staleness,
+        refills=config.refills,
+        steps_left=config.steps - trainer.step,
+        version=trainer.version,
     )
     changed = asyncio.Condition()
 
     async def play(row: GroupRow) -> None:
-        group = await trainer.play(row)
-        async with changed:
-            buffer.put(group)
-            changed.notify_all()
+        async def finished(place: int, trajectory: Trajectory) -> None:
+            async with changed:
+                buffer.put(row.id, place, trajectory)
+                changed.notify_all()
+
+        await trainer.play(row, finished)
 
     async def start_groups(tasks: asyncio.TaskGroup) -> None:
         while True:
@@ -39,8 +44,9 @@ async def train_asynchronously(trainer: Trainer) -> None:
                 await changed.wait_for(lambda: buffer.may_start or not buffer.steps_left)
                 if not buffer.steps_left:
                     return
-                buffer.start()
-            tasks.create_task(play(await trainer.admit()))
+                row = await trainer.admit()
+                buffer.start(row.id, trainer.partial.get(row.id, ()))
+            tasks.create_task(play(row))
 
     async def learn() -> None:
         while buffer.steps_left:
@@ -48,11 +54,12 @@ async def train_asynchronously(trainer: Trainer) -> None:
             async with changed:
                 await changed.wait_for(lambda: buffer.full)
                 groups, filtered = buffer.take()
+                partial = buffer.partial
                 changed.notify_all()
             clock.wait_rollouts_s = time.monotonic() - clock.began
-            await trainer.learn(groups, filtered, clock)
+            await trainer.learn(groups, filtered, clock, partial)
             async with changed:
-                buffer.trained()
+                buffer.trained(trainer.version)
                 changed.notify_all()
 
     async with one_error(), asyncio.TaskGroup() as tasks:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, deque
 
 from quintain.errors import TrainingError
-from quintain.training.batching import Group
+from quintain.trajectory import Trajectory
 
 
 class FaultWatch:
@@ -20,17 +20,16 @@ class FaultWatch:
         self.bound = bound
         self.recent: deque[str] = deque(maxlen=window)
 
-    def see(self, group: Group) -> None:
-        """Counts a group's members.
+    def see(self, trajectory: Trajectory) -> None:
+        """Counts a finished rollout.
 
         Raises:
             TrainingError: too many were spoiled; the commonest fault is named.
         """
-        for trajectory in group.trajectories:
-            spoiled = trajectory.outcome is not None and trajectory.outcome.host_fault
-            fault = trajectory.error
-            text = f"{fault.type} in {fault.stage}: {fault.message}" if fault else "unknown fault"
-            self.recent.append(text if spoiled else "")
+        spoiled = trajectory.outcome is not None and trajectory.outcome.host_fault
+        fault = trajectory.error
+        text = f"{fault.type} in {fault.stage}: {fault.message}" if fault else "unknown fault"
+        self.recent.append(text if spoiled else "")
         faults = Counter(text for text in self.recent if text)
         seen, spoiled_count = len(self.recent), faults.total()
         if seen * 2 >= (self.recent.maxlen or 0) and spoiled_count > self.bound * seen:

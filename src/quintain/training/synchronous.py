@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from quintain.training.batching import Group
+from quintain.training.groups import Group
 from quintain.training.trainer import StepClock, Trainer, one_error
 
 

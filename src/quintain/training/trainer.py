@@ -12,7 +12,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,11 +28,12 @@ from quintain.rollouts.host import Host
 from quintain.rollouts.schedule import rollout_group
 from quintain.store import GroupRow, Store
 from quintain.training.advantages import estimator
-from quintain.training.batching import Group, Packing, pack
+from quintain.training.batching import Packing, pack
 from quintain.training.config import TrainConfig
 from quintain.training.faults import FaultWatch
+from quintain.training.groups import Group, rewards_of
 from quintain.training.sampler import TaskSampler, refuse_unless_train
-from quintain.trajectory import TRAIN
+from quintain.trajectory import TRAIN, Trajectory
 from quintain.verdict import Outcome
 
 logger = logging.getLogger(__name__)
@@ -89,6 +90,7 @@ class Checkpoint:
         return self.published.version
 
 
+OnMember = Callable[[int, Trajectory], Awaitable[None]]
 OnCheckpoint = Callable[[Checkpoint], Awaitable[None]]
 """Called at step 0, at every evaluation step and at the end, with the policy at that version.
 
@@ -154,6 +156,8 @@ class Trainer:
         self.version = 0
         self.pending: deque[GroupRow] = deque()
         """Groups that a former process admitted and that are not trained yet."""
+        self.partial: dict[int, list[int]] = {}
+        """Members trained of groups that are not trained completely, by the group's number."""
         self.admitted = 0
         self.rollout_s: deque[float] = deque(maxlen=512)
         """Durations of the latest rollouts."""
@@ -176,6 +180,7 @@ class Trainer:
                     f"says {last.hash}: the files were changed"
                 )
             self.pending.extend(self.store.groups(consumed=False))
+            self.partial = {int(k): places for k, places in last.state["partial"].items()}
             await self.store.event(
                 "training.resumed",
                 {"step": last.step, "groups_given_back": given_back, "pending": len(self.pending)},
@@ -203,8 +208,12 @@ class Trainer:
             self.host.environment.name, task.id, self.config.group_size, self.version
         )
 
-    async def play(self, row: GroupRow) -> Group:
+    async def play(self, row: GroupRow, on_member: OnMember | None = None) -> Group:
         """Plays a group to its end.
+
+        Args:
+            row: which group.
+            on_member: awaited with the place of each member that is finished.
 
         Raises:
             TrainingError: its task is not for training, or the host spoils too many rollouts.
@@ -214,30 +223,45 @@ class Trainer:
         if task.id != row.task_id:
             task = self.host.environment.tasks.get(row.task_id)
         refuse_unless_train(task)
+
+        async def finished(place: int, trajectory: Trajectory) -> None:
+            self.rollout_s.append(trajectory.timing.total_s - trajectory.timing.queue_s)
+            self.faults.see(trajectory)
+            if on_member is not None:
+                await on_member(place, trajectory)
+
         trajectories = await rollout_group(
-            task, row.sample_indexes, self.host, purpose=TRAIN, slots=self.slots
+            task,
+            row.sample_indexes,
+            self.host,
+            purpose=TRAIN,
+            slots=self.slots,
+            on_member=finished,
         )
-        group = Group(row.id, tuple(trajectories))
-        self.rollout_s.extend(t.timing.total_s for t in trajectories)
-        self.faults.see(group)
-        return group
+        return Group(row.id, tuple(trajectories))
 
     # --- learning ----------------------------------------------------------------------------
 
     async def learn(
-        self, groups: Sequence[Group], filtered: Sequence[Group], clock: StepClock
+        self,
+        groups: Sequence[Group],
+        filtered: Sequence[Group],
+        clock: StepClock,
+        partial: Mapping[int, list[int]] | None = None,
     ) -> Metrics:
-        """One training step on whole groups, and everything that must be on disk after it.
+        """One training step, and everything that must be on disk after it.
 
         Args:
             groups: what the step is made of.
             filtered: groups without signal that others replaced.
             clock: of this step.
+            partial: groups of which only the members at these places are trained after it.
 
         Returns:
             The step's metrics, as stored.
         """
         self.step += 1
+        self.partial = dict(partial or {})
         batch, metrics = pack(groups, self.packing, version=self.version)
         metrics.update(_rewards([*groups, *filtered]))
         metrics["groups_filtered"] = float(len(filtered))
@@ -256,7 +280,8 @@ class Trainer:
         metrics["version"] = float(self.version)
         metrics.update(self._times(metrics, [*groups, *filtered], clock))
         await self.store.metrics(self.step, metrics)
-        await self.store.consume_groups([g.ticket for g in (*groups, *filtered)], self.step)
+        consumed = [g.ticket for g in (*groups, *filtered) if g.ticket not in self.partial]
+        await self.store.consume_groups(consumed, self.step)
         logger.info("step %d: reward %.3f", self.step, metrics.get("reward", float("nan")))
         if self.config.saves_at(self.step):
             await self.checkpoint()
@@ -277,7 +302,7 @@ class Trainer:
     def _times(self, metrics: Metrics, groups: Sequence[Group], clock: StepClock) -> Metrics:
         wall = max(time.monotonic() - clock.began, 1e-9)
         learner_s = metrics.get("learner_s", 0.0)
-        busy = sum(t.timing.total_s - t.timing.queue_s for g in groups for t in g.trajectories)
+        busy = sum(t.timing.total_s - t.timing.queue_s for g in groups for _, t in g.members)
         return {
             "step_s": wall,
             "wait_rollouts_s": clock.wait_rollouts_s,
@@ -299,7 +324,7 @@ class Trainer:
             step=self.step,
             path=folder,
             hash=published.hash,
-            state={"admitted": self.admitted},
+            state={"partial": {str(ticket): places for ticket, places in self.partial.items()}},
         )
         for old in sorted(folder.parent.glob("step_*"))[:-KEEP_OPTIMISERS]:
             (old / "optimiser.safetensors").unlink(missing_ok=True)
@@ -323,7 +348,7 @@ async def one_error() -> AsyncIterator[None]:
 
 def _rewards(groups: Sequence[Group]) -> Metrics:
     """Over all groups that were played, the filtered ones included: they are part of the truth."""
-    rewards = np.concatenate([group.rewards_G for group in groups])
+    rewards = rewards_of(groups)
     known = rewards[~np.isnan(rewards)]
     if not known.size:
         return {}
