@@ -276,12 +276,17 @@ def _tier(
         for message in example.conversation(f"example_{n}")
     ]
 
+    known = [_without_order(example.expressions) for example in examples]
+
     def make(rng: random.Random, number: int) -> dict[str, Any]:
-        question = draw(rng, smallest, largest)
+        content = known[0]
+        while content in known:
+            question = draw(rng, smallest, largest)
+            content = _without_order(question.expressions)
         return {
             "prompt": (*shown, user(question.text)),
             "answer": {"value": question.value, "expressions": list(question.expressions)},
-            "content": _without_order(question.expressions),
+            "content": content,
             "source": "generated",
         }
 
