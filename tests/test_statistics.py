@@ -211,6 +211,12 @@ def test_no_spread_is_not_certainty():
     assert ones.low == pytest.approx(exact.low)
     half = q.clustered_mean({i: [0.0, 1.0] for i in range(20)}, bounds=(0.0, 1.0))
     assert half.low < 0.5 < half.high
+    # Rounding is no spread: the same three rewards in another order.
+    rounded = q.clustered_mean(
+        {0: [0.1, 0.2, 0.3], 1: [0.3, 0.2, 0.1], 2: [0.2, 0.3, 0.1]}, bounds=(0.0, 1.0)
+    )
+    assert rounded.method == "no-spread"
+    assert rounded.low < 0.1
     one = q.clustered_mean({"only": [1.0, 0.0, 1.0]}, bounds=(0.0, 1.0))
     assert (one.low, one.high, one.method) == (0.0, 1.0, "none")
     none = q.clustered_mean({}, bounds=(0.0, 1.0))

@@ -319,11 +319,15 @@ class EvalRun:
     def __str__(self) -> str:
         scores = self.scores
         counted = ", ".join(f"{n} {outcome}" for outcome, n in self.outcomes.items() if n)
+        most = max((n for n, _ in scores.counts().values()), default=1)
         lines = [
             f"{self.environment} · {self.purpose}: {scores.samples} samples, {scores.tasks} tasks",
-            f"  pass@1 {self.pass_at(1)}",
-            f"  pass@1 {self.pass_at(1, excluded_as_failures=True)} "
-            f"with {scores.excluded} excluded as failures",
+            *(
+                f"  pass@{k} {self.pass_at(k)}\n"
+                f"  pass@{k} {self.pass_at(k, excluded_as_failures=True)} "
+                f"with {scores.excluded} excluded as failures"
+                for k in sorted({1, max(most, 1)})
+            ),
             f"  {counted or 'no sample yet'}",
             *(f"  warning: {warning}" for warning in self.warnings),
         ]

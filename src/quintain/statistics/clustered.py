@@ -42,10 +42,13 @@ def t_interval(
 
 
 def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
-    """Mean of the values and its standard error, sd / sqrt(n) (0 when n < 2)."""
+    """Mean of the values and its standard error, sd / sqrt(n); 0 where they agree, or n < 2."""
     array = np.asarray(values, dtype=np.float64)
-    if array.size < 2 or bool(np.all(array == array[0])):
-        return float(array[0]) if array.size else math.nan, 0.0
+    if array.size == 0:
+        return math.nan, 0.0
+    # Equal means of samples in another order differ by rounding: that is no spread.
+    if array.size < 2 or float(np.ptp(array)) <= 1e-12 * max(1.0, float(np.abs(array).max())):
+        return float(array[0]), 0.0
     return float(array.mean()), float(array.std(ddof=1) / math.sqrt(array.size))
 
 
