@@ -47,7 +47,7 @@ class Counts:
         self.overlong += tokens if cut_off else 0
         self.split += len(parts) > 1
         self.lengths.append(tokens)
-        self.durations.append(trajectory.timing.total_s - trajectory.timing.queue_s)
+        self.durations.append(trajectory.timing.total_s)
 
     def row(self, index: int, ages_T: Int, sampled_T: Bool, stale_T: Bool, loss_T: Bool) -> None:
         """Counts a row of a trajectory in a group with signal.

@@ -225,7 +225,7 @@ class Trainer:
         refuse_unless_train(task)
 
         async def finished(place: int, trajectory: Trajectory) -> None:
-            self.rollout_s.append(trajectory.timing.total_s - trajectory.timing.queue_s)
+            self.rollout_s.append(trajectory.timing.total_s)
             self.faults.see(trajectory)
             if on_member is not None:
                 await on_member(place, trajectory)
@@ -302,7 +302,7 @@ class Trainer:
     def _times(self, metrics: Metrics, groups: Sequence[Group], clock: StepClock) -> Metrics:
         wall = max(time.monotonic() - clock.began, 1e-9)
         learner_s = metrics.get("learner_s", 0.0)
-        busy = sum(t.timing.total_s - t.timing.queue_s for g in groups for _, t in g.members)
+        busy = sum(t.timing.total_s for g in groups for _, t in g.members)
         return {
             "step_s": wall,
             "wait_rollouts_s": clock.wait_rollouts_s,
