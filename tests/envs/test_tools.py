@@ -3,7 +3,7 @@
 import asyncio
 import functools
 import threading
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import pytest
 from pydantic import BaseModel, Field
@@ -437,6 +437,20 @@ async def test_half_surrogates_in_errors_do_not_break_the_record():
     assert events[0][1]["error"].encode()
 
 
+async def test_a_long_text_is_cut_in_its_middle():
+    def flood(fails: bool) -> str:
+        text = "a" * 1000 + "b" * 1000
+        if fails:
+            raise ToolError(text)
+        return text
+
+    tool = FunctionTool(flood, max_chars=101)
+    expected = "a" * 51 + "\n[... 1899 characters left out ...]\n" + "b" * 50
+    assert (await call(tool, fails=False)).text == expected
+    assert (await call(tool, fails=True)).text == expected
+    assert len((await call(FunctionTool(flood), fails=False)).text) == 2000
+
+
 @pytest.mark.parametrize(
     ("result", "text"),
     [
@@ -450,6 +464,5 @@ def test_commands_are_described(result, text):
     assert describe_exec(result) == text
 
 
-def test_any_is_exported():
-    value: Any = q.tools
-    assert value.ToolError is ToolError
+def test_the_error_is_at_hand_where_tools_are_written():
+    assert q.tools.ToolError is ToolError

@@ -48,6 +48,7 @@ class FunctionTool:
         description: None: the docstring up to `Args:`.
         timeout_s: seconds that one call may take.
         inline: run a synchronous function on the event loop: only for one that never blocks.
+        max_chars: a longer text is cut in its middle, and says so.
     """
 
     def __init__(
@@ -58,9 +59,11 @@ class FunctionTool:
         description: str | None = None,
         timeout_s: float = 60.0,
         inline: bool = False,
+        max_chars: int = 100_000,
     ) -> None:
         self.function = function
         self.timeout_s = timeout_s
+        self.max_chars = max_chars
         self._inline = inline
         self._async = inspect.iscoroutinefunction(function)
         tool_name = name or str(getattr(function, "__name__", type(function).__name__))
@@ -114,15 +117,21 @@ class FunctionTool:
         except QuintainError:
             raise
         except ToolError as error:
-            return error_result(call, str(error))
+            return error_result(call, shortened(str(error), self.max_chars))
         except DeadlinePassed:
             context.event("tool.timeout", {"tool": call.name, "timeout_s": self.timeout_s})
             return error_result(call, f"{call.name} took longer than {self.timeout_s:g} s")
         except Exception as error:
-            text = readable(f"{type(error).__name__}: {error}")
+            text = shortened(readable(f"{type(error).__name__}: {error}"), self.max_chars)
             context.event("tool.exception", {"tool": call.name, "error": text})
             return error_result(call, text)
-        return ToolResult(call_id=call.id, name=call.name, content=as_content(value))
+        content = tuple(
+            TextPart(text=shortened(part.text, self.max_chars))
+            if isinstance(part, TextPart)
+            else part
+            for part in as_content(value)
+        )
+        return ToolResult(call_id=call.id, name=call.name, content=content)
 
     async def _run(self, arguments: dict[str, Any]) -> Any:
         if self._async:
@@ -153,12 +162,18 @@ def tool(
     description: str | None = None,
     timeout_s: float = 60.0,
     inline: bool = False,
+    max_chars: int = 100_000,
 ) -> Any:
     """Makes a function a tool; as a decorator, with or without arguments. See `FunctionTool`."""
 
     def make(wrapped: Callable[..., Any]) -> FunctionTool:
         return FunctionTool(
-            wrapped, name=name, description=description, timeout_s=timeout_s, inline=inline
+            wrapped,
+            name=name,
+            description=description,
+            timeout_s=timeout_s,
+            inline=inline,
+            max_chars=max_chars,
         )
 
     return make if function is None else make(function)
@@ -190,6 +205,15 @@ def error_result(call: ToolCall, text: str) -> ToolResult:
     return ToolResult(
         call_id=call.id, name=call.name, content=(TextPart(text=readable(text)),), is_error=True
     )
+
+
+def shortened(text: str, max_chars: int) -> str:
+    """The text, or its beginning and its end with a note of what was left out between."""
+    if len(text) <= max_chars:
+        return text
+    head, tail = max_chars - max_chars // 2, max_chars // 2
+    note = f"\n[... {len(text) - max_chars} characters left out ...]\n"
+    return text[:head] + note + text[len(text) - tail :]
 
 
 def readable(text: str) -> str:
@@ -347,7 +371,7 @@ async def _python(code: str, sandbox: Any, timeout_s: float | None = None) -> Ex
     return result
 
 
-shell = FunctionTool(_shell, name="shell", timeout_s=3600.0)
+shell = FunctionTool(_shell, name="shell", timeout_s=3600.0, max_chars=30_000)
 """`shell(command)`: a command in the sandbox."""
-python = FunctionTool(_python, name="python", timeout_s=3600.0)
+python = FunctionTool(_python, name="python", timeout_s=3600.0, max_chars=30_000)
 """`python(code)`: a Python program in the sandbox."""
