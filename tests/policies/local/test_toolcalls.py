@@ -17,8 +17,10 @@ from quintain.policies.local.toolcalls import JsonCalls, Tags, tool_format
 from .conftest import CALC, MOVE
 
 PIECES = st.sampled_from(
-    ["<calc>", "</calc>", "12+3", "<move>", "</move>", '{"x": 1}', "{", "<tool_call>", "text "]
-    + ["</tool_call>", '{"name": "calc", "arguments": {"expression": "1+1"}}', "\n", " ", "é"]
+    [
+        *("<calc>", "</calc>", "12+3", "<move>", "</move>", '{"x": 1}', "{", "text ", "\n", " "),
+        *("<tool_call>", "</tool_call>", '{"name": "calc", "arguments": {"expression": "1"}}'),
+    ]
 )
 
 

@@ -40,7 +40,7 @@ CONFIG: dict[str, Any] = {
     # Short conversations: fast rotations tell neighbours apart from the first step on.
     "rope_parameters": {"rope_type": "default", "rope_theta": 500.0},
 }
-WORDS = """
+_WORDS = """
 a able about add after again all also am an and another answer any are as ask at away back be
 because before begin best between big both bring but by calc calculate calculator call can case
 change check choose close code come compute correct could cost count day did different digit divide
@@ -56,7 +56,8 @@ solve some square state step still string subtract such sum sure take tell ten t
 their them then there these they thing think this three time times to today tool total true try
 turn two under until up us use user value very want was way we well were what when where which
 while who why will with word words work world would write wrong year yes you your zero
-""".split()
+"""
+WORDS = _WORDS.split()
 _LAYOUT = "2"
 _PIECES = r"\d{1,3}| ?[A-Za-z]+|\s+(?!\S)|\s|[^\sA-Za-z\d]"
 
