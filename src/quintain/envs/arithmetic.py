@@ -17,6 +17,7 @@ from typing import Any
 from quintain import registry
 from quintain.envs.environment import Environment, Script
 from quintain.envs.tasks import Generated
+from quintain.errors import ConfigError
 from quintain.messages import Message, Sampling, assistant
 from quintain.record import derive_seed
 from quintain.task import Limits, Split, Task
@@ -34,6 +35,8 @@ def environment(
         largest: of the operands, from 0 on.
         operations: any of `+-*`.
     """
+    if largest < 1 or not operations or set(operations) - set("+-*"):
+        raise ConfigError(f"largest >= 1 and operations of +-*, got {largest}, {operations!r}")
 
     def make(rng: random.Random, number: int) -> dict[str, Any]:
         left, right = rng.randint(0, largest), rng.randint(0, largest)

@@ -27,6 +27,7 @@ from typing import Any
 from quintain.envs.environment import Environment, Script
 from quintain.envs.tasks import Generated
 from quintain.envs.tools import FunctionTool, ToolError
+from quintain.errors import ConfigError
 from quintain.messages import (
     Message,
     Sampling,
@@ -44,7 +45,6 @@ from quintain.trajectory import Trajectory
 from quintain.verdict import Check, Kind, Verdict
 
 WORDS = {"+": "plus", "-": "minus", "*": "times"}
-THEN = {"+": "add", "-": "subtract", "*": "multiply by"}
 _ANSWER = re.compile(r"answer is:?[ \t]*\$?(-?[0-9][0-9,]*)(?![0-9]*\.?[0-9])", re.IGNORECASE)
 
 PROGRAM = """\
@@ -79,20 +79,32 @@ class Question:
         """The answer."""
         return self.values[-1]
 
+    def calls(self, name: str = "call") -> list[Message]:
+        """The calls, numbered where there are several; their ids begin with `name`.
+
+        The numbers tell a small model that after the first result comes another call.
+        """
+        steps = len(self.expressions)
+        return [
+            _call(f"{name}_{n}", expression, f"Step {n + 1}: " if steps > 1 else "")
+            for n, expression in enumerate(self.expressions)
+        ]
+
     def script(self) -> tuple[Message, ...]:
         """What a policy says that solves it: the calls, then the answer."""
-        return (*(_call(f"call_{n}", e) for n, e in enumerate(self.expressions)), _says(self.value))
+        return (*self.calls(), _says(self.value))
 
     def conversation(self, name: str = "call") -> list[Message]:
         """Question, calls (their ids begin with `name`), results and answer."""
         out = [user(self.text)]
-        for n, (expression, value) in enumerate(zip(self.expressions, self.values, strict=True)):
-            out += [_call(f"{name}_{n}", expression), _result(f"{name}_{n}", value)]
+        for call, value in zip(self.calls(name), self.values, strict=True):
+            out += [call, _result(call.tool_calls[0].id, value)]
         return [*out, _says(self.value)]
 
 
-def _call(call_id: str, expression: str) -> Message:
-    return assistant("", ToolCall(id=call_id, name="calc", arguments={"expression": expression}))
+def _call(call_id: str, expression: str, before: str = "") -> Message:
+    call = ToolCall(id=call_id, name="calc", arguments={"expression": expression})
+    return assistant(before, call)
 
 
 def _result(call_id: str, value: int) -> Message:
@@ -114,10 +126,10 @@ def one_step(left: int, sign: str, right: int) -> Question:
 
 
 def two_steps(left: int, sign: str, right: int, then: str, last: int) -> Question:
-    """`Take 12 plus 7, then multiply by 25.`; the second call needs the first one's result."""
+    """`What is 12 plus 47, then times 25?`; the second call needs the first one's result."""
     middle = _compute(left, sign, right)
     return Question(
-        f"What is {left} {WORDS[sign]} {right}, then {THEN[then]} {last}?",
+        f"What is {left} {WORDS[sign]} {right}, then {WORDS[then]} {last}?",
         (f"{left}{sign}{right}", f"{middle}{then}{last}"),
         (middle, _compute(middle, then, last)),
     )
@@ -219,7 +231,11 @@ def _draw_two(rng: random.Random, smallest: int, largest: int) -> Question:
 
 
 EXAMPLES_ONE = (one_step(12, "+", 7), one_step(340, "*", 25))
-EXAMPLES_TWO = (two_steps(12, "+", 7, "*", 25), two_steps(340, "*", 25, "-", 61))
+EXAMPLES_TWO = (
+    two_steps(12, "+", 47, "*", 25),
+    two_steps(34, "*", 25, "-", 61),
+    two_steps(58, "-", 83, "+", 46),
+)
 
 
 def environment(
@@ -249,11 +265,15 @@ def hard(
     seed: int = 0,
     eval: int = 200,
     heldout: int = 200,
-    shots: int = 2,
+    shots: int = 3,
     smallest: int = 10,
-    largest: int = 999,
+    largest: int = 99,
 ) -> Environment:
-    """Two operations, two calls, the second on the first one's result; see `environment`."""
+    """Two operations, two calls, the second on the first one's result; see `environment`.
+
+    Up to three examples are shown; the numbers are smaller, because a small model already slips
+    when it copies them.
+    """
     return _tier(
         "calculator-hard", _draw_two, EXAMPLES_TWO, seed, eval, heldout, shots, smallest, largest
     )
@@ -270,6 +290,10 @@ def _tier(
     smallest: int,
     largest: int,
 ) -> Environment:
+    if not 0 <= shots <= len(examples):
+        raise ConfigError(f"shots is 0 to {len(examples)} for {name}, got {shots}")
+    if smallest > largest:
+        raise ConfigError(f"smallest is at most largest, got {smallest} and {largest}")
     shown = [
         message
         for n, example in enumerate(examples[:shots])
@@ -304,7 +328,7 @@ def _tier(
         tools=[CALC],
         sandbox=SandboxSpec(memory_mb=128, disk_mb=16, max_pids=16, exec_s=10),
         limits=Limits(max_steps=len(examples[0].expressions) + 2, max_malformed=2, wall_s=600),
-        sampling=Sampling(max_tokens=24),
+        sampling=Sampling(max_tokens=28),
         oracle=_oracle,
         fakes=_fakes,
         demonstrations=demonstrations,

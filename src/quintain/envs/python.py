@@ -20,6 +20,7 @@ from quintain import registry
 from quintain.envs.environment import Environment, Script
 from quintain.envs.python_problems import Problem, cases_of, draw_problem
 from quintain.envs.tasks import Generated
+from quintain.errors import ConfigError
 from quintain.messages import Message, Sampling, assistant
 from quintain.record import derive_seed
 from quintain.task import Limits, Split, Task
@@ -34,7 +35,9 @@ def environment(seed: int = 0, eval: int = 100, heldout: int = 100, cases: int =
         heldout: tasks in the held-out split.
         cases: hidden tests of each task, at least 8.
     """
-    make = _maker(max(cases, 8))
+    if cases < 8:
+        raise ConfigError(f"fewer than 8 hidden tests prove little, got cases={cases}")
+    make = _maker(cases)
     tasks = Generated(make, name="python", seed=seed, eval=eval, heldout=heldout)
 
     def oracle(task: Task) -> Script:
