@@ -91,11 +91,7 @@ def test_what_a_request_looks_like():
                 "content": [{"type": "input_text", "text": "S"}],
             },
             {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hi"}]},
-            {
-                "type": "message",
-                "role": "assistant",
-                "content": [{"type": "output_text", "text": "let me"}],
-            },
+            {"type": "message", "role": "assistant", "content": "let me"},
             {"type": "function_call", "call_id": "c", "name": "f", "arguments": '{"a": 1}'},
             {"type": "function_call_output", "call_id": "c", "output": "4"},
         ],

@@ -44,9 +44,9 @@ Item = dict[str, Json]
 # --- items --------------------------------------------------------------------------------------
 
 
-def _encode_part(part: TextPart | ImagePart | FilePart, kind: str = "input_text") -> Item:
+def _encode_part(part: TextPart | ImagePart | FilePart) -> Item:
     if isinstance(part, TextPart):
-        return {"type": kind, "text": part.text}
+        return {"type": "input_text", "text": part.text}
     if isinstance(part, ImagePart):
         return {"type": "input_image", "image_url": image_url(part), "detail": "auto"}
     if part.data is None:
@@ -73,29 +73,49 @@ def _kept(signature: str | None) -> Item:
     return {key: kept[key] for key in ("id", "encrypted_content") if key in kept}
 
 
-def _encode_assistant(message: Message, verbatim: bool) -> list[Item]:
+def _encode_call(call: ToolCall, verbatim: bool) -> Item:
+    return {
+        "type": "function_call",
+        "call_id": call.id,
+        "name": call.name or "unknown",
+        "arguments": arguments_text(call, verbatim=verbatim),
+    }
+
+
+def _encode_assistant(message: Message) -> list[Item]:
+    """An assistant's turn as input: a message item for each text, which the format wants plain."""
     items: list[Item] = []
     for part in message.content:
         if isinstance(part, ReasoningPart):
             items.append(_encode_reasoning(part))
         elif isinstance(part, ToolCall):
-            items.append(
-                {
-                    "type": "function_call",
-                    "call_id": part.id,
-                    "name": part.name or "unknown",
-                    "arguments": arguments_text(part, verbatim=verbatim),
-                }
-            )
+            items.append(_encode_call(part, verbatim=False))
         elif isinstance(part, TextPart | ImagePart | FilePart):
-            block = _encode_part(part, "output_text")
+            content = part.text if isinstance(part, TextPart) else [_encode_part(part)]
+            items.append({"type": "message", "role": "assistant", "content": content})
+        else:
+            raise ValueError("an assistant message holds a tool result")
+    return items
+
+
+def _encode_output(message: Message, response_id: str) -> list[Item]:
+    """An assistant's turn as a server's output, every item with id and status."""
+    items: list[Item] = []
+    for part in message.content:
+        if isinstance(part, ReasoningPart):
+            items.append(_encode_reasoning(part))
+        elif isinstance(part, ToolCall):
+            items.append(_encode_call(part, verbatim=True))
+        elif isinstance(part, TextPart):
+            block = {"type": "output_text", "text": part.text, "annotations": []}
             last = items[-1] if items else {}
             if last.get("type") == "message":
                 last["content"].append(block)
             else:
                 items.append({"type": "message", "role": "assistant", "content": [block]})
-        else:
-            raise ValueError("an assistant message holds a tool result")
+    for index, item in enumerate(items):
+        item.setdefault("id", f"{response_id}_{index}")
+        item["status"] = "completed"
     return items
 
 
@@ -108,7 +128,7 @@ def encode_messages(messages: Sequence[Message]) -> list[Item]:
     items: list[Item] = []
     for index, message in enumerate(messages):
         if message.role == "assistant":
-            items += _encode_assistant(message, verbatim=False)
+            items += _encode_assistant(message)
             continue
         if message.role == "tool":
             if len(message.tool_results) != len(message.content):
@@ -354,12 +374,6 @@ def encode_response(
 ) -> dict[str, Json]:
     """An action as the server's answer; a malformed call goes out as it was written."""
     usage = action.usage
-    output = _encode_assistant(action.message, verbatim=True)
-    for index, item in enumerate(output):
-        item.setdefault("id", f"{response_id}_{index}")
-        item["status"] = "completed"
-        for part in item.get("content") or []:
-            part.setdefault("annotations", [])
     reason = {"length": "max_output_tokens", "filtered": "content_filter"}.get(action.finish)
     return {
         "id": response_id,
@@ -368,11 +382,18 @@ def encode_response(
         "model": model,
         "status": "incomplete" if reason else "completed",
         "incomplete_details": {"reason": reason} if reason else None,
-        "output": output,
+        "output": _encode_output(action.message, response_id),
+        "parallel_tool_calls": True,
+        "tool_choice": "auto",
+        "tools": [],
         "usage": {
             "input_tokens": usage.prompt_tokens,
-            "input_tokens_details": {"cached_tokens": usage.cached_tokens},
+            "input_tokens_details": {
+                "cached_tokens": usage.cached_tokens,
+                "cache_write_tokens": 0,
+            },
             "output_tokens": usage.completion_tokens,
+            "output_tokens_details": {"reasoning_tokens": 0},
             "total_tokens": usage.prompt_tokens + usage.completion_tokens,
         },
     }
