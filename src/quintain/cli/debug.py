@@ -93,7 +93,7 @@ def debug_command(
             "allow_weaker": allow_weaker or None,
         },
     )
-    made = make_environment(settings)
+    made = make_environment(settings.environment, settings.options)
     settings = resolved(settings, made)
     chosen = made.tasks.get(task) if task is not None else first_task(made)
     limits = settings.limits or (chosen.limits or made.limits).model_copy(

@@ -11,10 +11,11 @@ from rich.table import Table
 from quintain.cli import options as o
 from quintain.cli.console import NEGATIVE, can_resume, fail, out, print_json, set_verbose, verb
 from quintain.cli.progress import Bar, counted
-from quintain.cli.session import Session, closing, new_folder, session
+from quintain.cli.session import Session, ready, session
 from quintain.cli.settings import record, write_config
 from quintain.evals import EvalRun, aevaluate
 from quintain.rollouts import run_blocking
+from quintain.store import new_folder
 
 SHOWN_FAILURES = 3
 
@@ -108,7 +109,7 @@ async def _evaluate(
 ) -> EvalRun:
     settings = made.settings
     how = settings.eval
-    async with closing(made.policy):
+    async with ready(made.policy, settings.policy.checkpoint):
         return await aevaluate(
             made.environment,
             made.policy,

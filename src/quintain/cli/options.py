@@ -46,7 +46,8 @@ Checkpoint = Annotated[
     str | None,
     typer.Option(
         metavar="RUN[@STEP]",
-        help="Weights from a training run: its selected checkpoint, or that of a step.",
+        help="Weights from a training run: its selected checkpoint, or that of a step (or, as "
+        "v3, of a version).",
         rich_help_panel="Policy",
     ),
 ]

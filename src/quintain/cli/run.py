@@ -15,7 +15,7 @@ import typer
 from quintain.cli import options as o
 from quintain.cli.console import NEGATIVE, err, out, print_json, set_verbose, verb
 from quintain.cli.progress import Bar
-from quintain.cli.session import Session, closing, session
+from quintain.cli.session import Session, ready, session
 from quintain.errors import ConfigError
 from quintain.rollouts import Budget, Host, Job, Progress, run_blocking, schedule
 from quintain.task import Split
@@ -137,7 +137,7 @@ async def _play(made: Session, jobs: Sequence[Job], bar: Bar) -> list[Trajectory
         budget=Budget(settings.eval.max_cost_usd, settings.eval.max_tokens),
         **settings.host(),
     )
-    async with closing(made.policy), host:
+    async with ready(made.policy, settings.policy.checkpoint), host:
         await schedule(jobs, host, concurrency=settings.eval.concurrency, on_done=on_done)
     wanted = [(job.task.id, job.sample_index) for job in jobs]
     return [played[key] for key in wanted if key in played]

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
-import secrets
 import shlex
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
+from quintain.cli import checkpoints
 from quintain.cli.settings import (
     Settings,
     make_environment,
@@ -71,7 +69,10 @@ def session(
     """
     changes = list(changes or ())
     settings = settings_from(file=file, changes=changes, values=values)
-    environment = make_environment(settings)
+    environment = make_environment(settings.environment, settings.options)
+    if settings.policy.checkpoint is not None and settings.policy.name is None:
+        known = checkpoints.settings_of(settings.policy.checkpoint)
+        settings = settings.model_copy(update={"policy": known})
     policy = make_policy(settings.policy)
     return Session(
         settings=resolved(settings, environment),
@@ -101,13 +102,6 @@ def typed(
     return tuple(words)
 
 
-def new_folder(environment: str) -> Path:
-    """A folder for a new run under `runs/`, named by environment and time."""
-    safe = re.sub(r"[^A-Za-z0-9_.-]+", "-", environment)
-    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
-    return Path("runs") / f"{safe}-{stamp}-{secrets.token_hex(2)}"
-
-
 def first_task(environment: Environment, splits: Sequence[Split] = LOOKED_AT) -> Task:
     """The first task of the first split that has one.
 
@@ -122,9 +116,14 @@ def first_task(environment: Environment, splits: Sequence[Split] = LOOKED_AT) ->
 
 
 @asynccontextmanager
-async def closing(policy: Policy) -> AsyncIterator[Policy]:
-    """Ends the policy's processes and connections when the block ends, however it ends."""
+async def ready(policy: Policy, checkpoint: str | None = None) -> AsyncIterator[Policy]:
+    """The policy, with a checkpoint's weights if one is named.
+
+    Its processes and connections end when the block ends, however it ends.
+    """
     try:
+        if checkpoint is not None:
+            await checkpoints.load(policy, checkpoint)
         yield policy
     finally:
         close = getattr(policy, "close", None)

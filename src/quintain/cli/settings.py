@@ -24,8 +24,9 @@ from typing import Any
 from pydantic import ConfigDict, Field, model_validator
 
 from quintain import registry
-from quintain.config import load, provenance, to_toml
+from quintain.config import load, to_toml
 from quintain.errors import ConfigError
+from quintain.loop import EvalSettings as Evaluation
 from quintain.messages import Sampling
 from quintain.protocols import Environment, Policy
 from quintain.record import Json, Record
@@ -98,7 +99,12 @@ class Settings(Record):
     retries: int = Field(default=2, ge=0)
     """Further attempts after a fault of the host."""
     eval: EvalSettings = EvalSettings()
+    """Of `quintain eval`."""
     train: TrainConfig = TrainConfig()
+    evaluation: Evaluation = Evaluation()
+    """Of checkpoints, in `quintain train`."""
+    evals: dict[str, str] = Field(default_factory=dict)
+    """By what checkpoints are chosen: name to environment; none: the training environment."""
 
     def host(self) -> dict[str, Any]:
         """The arguments that go to `quintain.rollouts.Host`."""
@@ -118,8 +124,16 @@ def settings_from(
 
 
 def resolved(settings: Settings, environment: Environment) -> Settings:
-    """The settings with the environment's sampling and limits filled in where some were named."""
-    changed: dict[str, Any] = {"sampling": _over(environment.sampling, settings.sampling)}
+    """The settings with the environment's sampling and limits filled in where some were named.
+
+    Training samples and is seeded like everything else, unless `train` says otherwise.
+    """
+    sampling = _over(environment.sampling, settings.sampling)
+    train = settings.train
+    of_train: dict[str, Any] = {"sampling": _over(sampling, train.sampling)}
+    if "seed" not in train.model_fields_set:
+        of_train["seed"] = settings.seed
+    changed: dict[str, Any] = {"sampling": sampling, "train": train.model_copy(update=of_train)}
     if settings.limits is not None:
         changed["limits"] = _over(environment.limits, settings.limits)
     return settings.model_copy(update=changed)
@@ -134,9 +148,9 @@ def _over(base: Any, change: Record | None) -> Any:
 
 
 def record(settings: Settings, command: Mapping[str, Json]) -> dict[str, Json]:
-    """What is stored with a run: settings, what was typed, versions, commit."""
+    """What is stored with a run, besides versions and commit: settings, and what was typed."""
     kept = settings.model_dump(mode="json", exclude_none=True)
-    return {"settings": kept, "command": dict(command), **provenance()}
+    return {"settings": kept, "command": dict(command)}
 
 
 def write_config(folder: Path, settings: Settings) -> None:
@@ -158,30 +172,33 @@ def named_object(name: str, table: registry.Registry) -> Any:
     return table.get(name)
 
 
-def make_environment(settings: Settings) -> Environment:
-    """The environment that the settings name.
+def make_environment(name: str, options: Mapping[str, Json]) -> Environment:
+    """The environment of that name.
+
+    Args:
+        name: see `named_object`.
+        options: arguments of the function that makes it.
 
     Raises:
         ConfigError: none is named, or what is named is none.
         RegistryError: the name leads nowhere.
     """
-    if not settings.environment:
+    if not name:
         raise ConfigError(
             "no environment: give a name from `quintain list`, path/to/file.py:attribute, or "
             "module:attribute"
         )
-    found = named_object(settings.environment, registry.environments)
+    found = named_object(name, registry.environments)
     if not isinstance(found, Environment) and callable(found):
-        found = _call(found, settings.options, f"environment {settings.environment}", "options")
-    elif settings.options:
+        found = _call(found, options, f"environment {name}", "options")
+    elif options:
         raise ConfigError(
-            f"{settings.environment} is an environment and takes no options; got options "
-            f"{', '.join(settings.options)}"
+            f"{name} is an environment and takes no options; got options {', '.join(options)}"
         )
     if not isinstance(found, Environment):
         raise ConfigError(
-            f"{settings.environment} is a {type(found).__name__}; expected an Environment or a "
-            "function that returns one"
+            f"{name} is a {type(found).__name__}; expected an Environment or a function that "
+            "returns one"
         )
     return found
 

@@ -1,0 +1,116 @@
+"""Tells how a training run goes on, line by line, and where the time went.
+
+Events come from the loop's callback; the metrics of training steps are read from the store while
+the run writes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from rich.markup import escape
+
+from quintain.cli.console import out
+from quintain.cli.progress import duration
+from quintain.errors import StoreError
+from quintain.loop import TrainRun
+from quintain.record import Json
+
+LOOK_EVERY_S = 1.0
+
+
+class Follower:
+    """Prints what happens in a training run; `times` says where the time went.
+
+    Args:
+        folder: of the run.
+        steps: training steps in all.
+    """
+
+    def __init__(self, folder: Path, steps: int) -> None:
+        self.folder = folder
+        self.steps = steps
+        self.times: defaultdict[str, float] = defaultdict(float)
+        """Seconds of wall clock by part."""
+        self._since = time.monotonic()
+        self._began_steps: float | None = None
+        self._told = 0
+        self._first = 0
+
+    def __call__(self, kind: str, data: Mapping[str, Json]) -> None:
+        """Prints an event; the `on_event` of the loop."""
+        console = out()
+        match kind:
+            case "preflight":
+                colour = {"ok": "green", "warning": "yellow", "error": "red"}.get(
+                    data["level"], "dim"
+                )
+                console.print(
+                    f"  [{colour}]{data['level']:>7}[/]  {data['check']}: {escape(data['message'])}"
+                )
+                self._spent("checks")
+            case "eval":
+                self._steps()
+                excluded = f", {data['excluded']:.0f} excluded" if data["excluded"] else ""
+                console.print(
+                    f"  [cyan]   eval[/]  step {data['step']}: {data['mean']:.3f} "
+                    f"[{data['low']:.3f}, {data['high']:.3f}] on {escape(data['eval'])}{excluded}"
+                )
+                self._spent("evaluations on the eval split")
+            case "heldout":
+                how = "greedy" if data["greedy"] else "sampled"
+                console.print(
+                    f"  [magenta]held-out[/]  version {data['version']}, {how}: {data['mean']:.3f} "
+                    f"[{data['low']:.3f}, {data['high']:.3f}]"
+                )
+                self._spent("evaluations on the held-out split")
+            case "selected":
+                console.print(f"  [bold]selected[/]  {escape(data['why'])}")
+
+    async def watch(self) -> None:
+        """Prints training steps as they are stored; runs until it is cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            self._steps()
+
+    def _steps(self) -> None:
+        with suppress(StoreError):  # the run has not begun yet
+            run = TrainRun(self.folder)
+            try:
+                found = run.metrics
+            finally:
+                run.store.close()
+            if self._began_steps is None:
+                # Steps of a run that is resumed are known already.
+                self._told = self._first = max(found, default=0)
+                self._began_steps = time.monotonic()
+            for step in sorted(found):
+                if step > self._told:
+                    self._told = step
+                    self._print_step(step, found[step])
+                    self._spent("training")
+
+    def _print_step(self, step: int, metrics: Mapping[str, float | None]) -> None:
+        def figure(name: str) -> float:
+            value = metrics.get(name)
+            return float("nan") if value is None else value
+
+        assert self._began_steps is not None
+        each = (time.monotonic() - self._began_steps) / (step - self._first)
+        left = duration(each * (self.steps - step))
+        note = " · changed nothing (too few groups differ)" if figure("skipped_quiet") > 0 else ""
+        out().print(
+            f"  [dim]  train[/]  step {step}/{self.steps}: reward {figure('reward'):.2f} · "
+            f"{figure('step_s'):.0f} s · learner busy {figure('learner_busy'):.0%} · "
+            f"{left} left{note}"
+        )
+
+    def _spent(self, part: str) -> None:
+        now = time.monotonic()
+        self.times[part] += now - self._since
+        self._since = now
