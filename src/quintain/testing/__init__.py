@@ -1,0 +1,10 @@
+"""Conformance suites: what every implementation of a contract must do, as a function to call.
+
+Each `check_*` raises `AssertionError` naming the first promise that is broken.
+"""
+
+from quintain.testing.environments import check_environment
+from quintain.testing.policies import check_policy
+from quintain.testing.sandboxes import check_sandbox
+
+__all__ = ["check_environment", "check_policy", "check_sandbox"]
