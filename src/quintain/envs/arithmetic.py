@@ -67,7 +67,7 @@ def environment(
     )
 
 
-def _oracle(task: Task) -> Script:
+def _oracle(task: Task) -> tuple[Message, ...]:
     return (assistant(f"The answer is {task.answer}"),)
 
 

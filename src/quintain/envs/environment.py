@@ -19,8 +19,8 @@ from quintain.record import Json
 from quintain.task import Limits, PublicTask, SandboxSpec, Task
 
 OpenEpisode = Callable[[PublicTask, Json, Sandbox | None, int], Episode]
-Script = Sequence[Message]
-"""What a policy says in one episode, message by message."""
+Script = Sequence[Message | str]
+"""What a policy says in one episode, message by message; a string is a message of text."""
 
 
 class Environment:

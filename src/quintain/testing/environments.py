@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from quintain.envs.environment import Script
 from quintain.errors import TaskError
 from quintain.messages import Message, Sampling, ToolCall, ToolSpec, assistant
 from quintain.policies.scripted import Scripted
@@ -48,9 +49,6 @@ print("\\n".join(f"{secret} {path}" for path, secret in sorted(found)))
 stdin, so that it never finds itself."""
 
 _STOP = "/tmp/.look-no-more"
-
-Script = Sequence[Message | str]
-"""What a policy says in one episode."""
 
 
 async def check_environment(
