@@ -9,38 +9,28 @@ does not continue what the session has, a new row begins (`TokenSpan.restart`).
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
-from collections import OrderedDict
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import Future
+from contextlib import asynccontextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
 from quintain.errors import ConfigError, ContextOverflow, PolicyError
 from quintain.messages import Message, Sampling, ToolSpec
+from quintain.policies.local.lockstep import Lockstep
 from quintain.policies.local.process import EngineProcess
+from quintain.policies.local.sessions import Prompt, Sessions
 from quintain.policies.local.spec import Dtype, ModelSpec, best_dtype
 from quintain.policies.local.template import Template
 from quintain.policies.local.toolcalls import tool_format
 from quintain.protocols import Published
-from quintain.record import Json
+from quintain.record import Json, derive_seed
 from quintain.trajectory import Action, Finish, TokenSpan, Usage
 
-_log = logging.getLogger(__name__)
-MAX_SESSIONS = 65_536
-"""Conversations remembered; beyond it the least recently used starts a new row if it goes on."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """What a session's tokens say, as ids and as rendered text."""
-
-    ids: tuple[int, ...]
-    text: str
-    """Rendered, without the token that ended the last turn."""
-    ended: str
-    """How the token that ended the last turn is written; empty when it ended by length."""
+LOAD_S = 900.0
+"""Deadline of loading a model, its one-time conversion included."""
 
 
 class Local:
@@ -80,8 +70,8 @@ class Local:
         self._template: Template | None = None
         self._max_context = spec.max_context
         self._starting = threading.Lock()
-        self._sessions: OrderedDict[str, _Row] = OrderedDict()
-        self._warned = False
+        self._sessions = Sessions()
+        self._lockstep: Lockstep | None = None
 
     # --- acting ------------------------------------------------------------------------------
 
@@ -101,106 +91,73 @@ class Local:
             PolicyError: the engine's process died; the next call starts another.
             ConfigError: the model cannot be loaded, or the template refuses the conversation.
         """
-        engine, template = await asyncio.to_thread(self._ready)
-        text = template.render(messages, tools)
-        row, delta, restart = self._continue(session, text, template)
-        prompt = (*row.ids, *delta) if row else delta
-        room = self._max_context - len(prompt)
+        ready = self._running()
+        if ready is None:
+            ready = await asyncio.to_thread(self._ready)
+        engine, template = ready
+        prompt = self._sessions.prompt(session, template.render(messages, tools), template)
+        room = self._max_context - len(prompt.ids)
         if room < 1:
             raise ContextOverflow(
-                f"the conversation has {len(prompt)} tokens; {self.name} takes "
+                f"the conversation has {len(prompt.ids)} tokens; {self.name} takes "
                 f"{self._max_context} with the answer (max_context)"
             )
-        wanted = sampling.max_tokens or self.max_tokens
-        number = engine.number()
         request = {
-            "id": number,
+            "id": engine.number(),
             "session": session,
-            "ids": prompt,
-            "max_tokens": min(wanted, room),
+            "ids": prompt.ids,
+            "max_tokens": min(sampling.max_tokens or self.max_tokens, room),
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
             "top_k": sampling.top_k,
-            "seed": seed if sampling.seed is None else sampling.seed,
+            "seed": seed if sampling.seed is None else derive_seed(sampling.seed, seed),
             "end_ids": sorted(template.end_ids),
             "stop": sampling.stop,
         }
-        (future,) = engine.submit({"op": "generate", "requests": [request]}, [number])
-        try:
-            answer = await asyncio.wrap_future(future)
-        except asyncio.CancelledError:
-            engine.drop(number)
-            raise
-        turn = sum(message.role == "assistant" for message in messages)
-        return self._action(answer, template, tools, session, (prompt, delta, text), restart, turn)
-
-    def _action(
-        self,
-        answer: Json,
-        template: Template,
-        tools: Sequence[ToolSpec],
-        session: str,
-        asked: tuple[tuple[int, ...], tuple[int, ...], str],
-        restart: bool,
-        turn: int,
-    ) -> Action:
-        """The engine's answer as an action; the session now holds its tokens."""
-        prompt, delta, text = asked
+        answer = await self._ask(engine, session, request)
         segments = answer["segments"]
         sampled = [token for segment in segments for token in segment["ids"]]
-        ended = template.token_text(sampled[-1]) if sampled[-1] in template.end_ids else ""
-        said = template.decode(sampled[:-1] if ended else sampled)
-        self._remember(session, _Row((*prompt, *sampled), text + template.mark(said), ended))
-        spans = tuple(
-            TokenSpan(
-                prompt_delta_ids=delta if place == 0 else (),
-                token_ids=tuple(segment["ids"]),
-                logprobs=tuple(segment["logprobs"]),
-                policy_version=segment["version"],
-                restart=restart and place == 0,
-            )
-            for place, segment in enumerate(segments)
-        )
-        message = Message(role="assistant", content=template.tools.read(said, tools, turn))
-        finish: Finish = "length" if answer["finish"] == "length" else "stop"
-        if message.tool_calls and finish == "stop":
-            finish = "tool_calls"
-        usage = Usage(
-            calls=1,
-            prompt_tokens=len(prompt),
-            completion_tokens=len(sampled),
-            cached_tokens=answer["cached"],
-        )
-        return Action(message=message, tokens=spans, finish=finish, usage=usage)
+        said = self._sessions.remember(session, prompt, sampled, template)
+        turn = sum(message.role == "assistant" for message in messages)
+        parts = template.tools.read(said, tools, turn)
+        return _action(Message(role="assistant", content=parts), prompt, answer)
 
-    def _continue(
-        self, session: str, text: str, template: Template
-    ) -> tuple[_Row | None, tuple[int, ...], bool]:
-        """The session's row, the prompt ids that are new, and whether a new row begins."""
-        row = self._sessions.get(session)
-        if row is None:
-            return None, tuple(template.encode(text)), False
-        closing = template.closing
-        if text.startswith(row.text + closing):
-            start = len(row.text)
-            if row.ended and closing.startswith(row.ended):
-                start += len(row.ended)
-            return row, tuple(template.encode(text[start:])), False
-        if not self._warned:
-            self._warned = True
-            _log.warning(
-                "session %s: the conversation does not continue the tokens that were sampled (its "
-                "history was edited, or the chat template rewrites earlier turns); "
-                "a new row of tokens begins. Told once.",
-                session,
-            )
-        return None, tuple(template.encode(text)), True
+    async def _ask(self, engine: EngineProcess, session: str, request: Json) -> Json:
+        """The engine's answer; a caller that stops waiting also stops the engine."""
+        try:
+            if self._lockstep is not None and session in self._lockstep:
+                return await self._lockstep.call(session, request)
+            (future,) = _submit(engine, [request])
+            return await future
+        except asyncio.CancelledError:
+            engine.drop(request["id"])
+            raise
 
-    def _remember(self, session: str, row: _Row) -> None:
-        self._sessions[session] = row
-        self._sessions.move_to_end(session)
-        while len(self._sessions) > MAX_SESSIONS:
-            self._sessions.popitem(last=False)
+    @asynccontextmanager
+    async def lockstep(self, sessions: Sequence[str]) -> AsyncIterator[Lockstep]:
+        """While it is open, the sessions' calls go in waves: see `lockstep.Lockstep`.
+
+        With it, equal seeds, weights and thread counts give equal bits. Kept prefixes are dropped
+        first, as what happens to be kept decides what is computed.
+
+        Args:
+            sessions: all that will play, in an order that does not depend on timing. Each must be
+                reported `done` when it makes no more calls.
+        """
+        if self._lockstep is not None:
+            raise ConfigError("another lockstep is open")
+        engine, _ = await asyncio.to_thread(self._ready)
+        await asyncio.wrap_future(engine.ask({"op": "forget"}))
+        self._lockstep = Lockstep(sessions, self._submit_wave)
+        try:
+            yield self._lockstep
+        finally:
+            self._lockstep = None
+
+    def _submit_wave(self, requests: list[Json]) -> list[asyncio.Future[Json]]:
+        if self._engine is None:
+            raise PolicyError("the policy was closed while its sessions were in lockstep")
+        return _submit(self._engine, requests)
 
     # --- weights -----------------------------------------------------------------------------
 
@@ -242,11 +199,17 @@ class Local:
 
     # --- the process -------------------------------------------------------------------------
 
+    def _running(self) -> tuple[EngineProcess, Template] | None:
+        """The engine, if it runs."""
+        if self._engine is None or self._template is None or not self._engine.alive:
+            return None
+        return self._engine, self._template
+
     def _ready(self) -> tuple[EngineProcess, Template]:
         """The running engine, started now if there is none; blocks, so never on the loop."""
         with self._starting:
-            if self._engine is not None and self._engine.alive and self._template is not None:
-                return self._engine, self._template
+            if (running := self._running()) is not None:
+                return running
             if self._engine is not None:
                 self._engine.close()
             engine = EngineProcess(self.spec.threads)
@@ -262,7 +225,7 @@ class Local:
                 }
             )
             try:
-                answer = future.result(timeout=900.0)
+                answer = _within(future, LOAD_S)
                 if published is not None:
                     self._check_weights(answer, published)
             except BaseException:
@@ -278,6 +241,28 @@ class Local:
         """Loads the model now rather than at the first call."""
         await asyncio.to_thread(self._ready)
 
+    def at(self, published: Published | None) -> Local:
+        """Another policy over the same model, in a process of its own, at those weights.
+
+        For what must stay with one version (an evaluation) while this one goes on changing.
+        """
+        other = Local(
+            self.spec,
+            name=self.name,
+            max_tokens=self.max_tokens,
+            tool_format=self.tool_format,
+            slots=self._settings["slots"],
+            cache_mb=self._settings["prefix_bytes"] >> 20,
+        )
+        other._published = published
+        other.version = 0 if published is None else published.version
+        return other
+
+    @property
+    def published(self) -> Published | None:
+        """The weights that were taken last; None: those of the spec."""
+        return self._published
+
     async def counters(self) -> dict[str, float]:
         """What the engine has computed since it started: see `engine.Counters`."""
         engine, _ = await asyncio.to_thread(self._ready)
@@ -289,6 +274,44 @@ class Local:
         engine, self._engine = self._engine, None
         if engine is not None:
             await asyncio.to_thread(engine.close)
+
+
+def _submit(engine: EngineProcess, requests: list[Json]) -> list[asyncio.Future[Json]]:
+    """Hands requests over in one message, so that they are queued in this order."""
+    numbers = [request["id"] for request in requests]
+    futures = engine.submit({"op": "generate", "requests": requests}, numbers)
+    return [asyncio.wrap_future(future) for future in futures]
+
+
+def _action(message: Message, prompt: Prompt, answer: Json) -> Action:
+    """The engine's answer as an action: one span for each version that sampled."""
+    spans = tuple(
+        TokenSpan(
+            prompt_delta_ids=prompt.delta if place == 0 else (),
+            token_ids=tuple(segment["ids"]),
+            logprobs=tuple(segment["logprobs"]),
+            policy_version=segment["version"],
+            restart=prompt.restart and place == 0,
+        )
+        for place, segment in enumerate(answer["segments"])
+    )
+    finish: Finish = "length" if answer["finish"] == "length" else "stop"
+    if message.tool_calls and finish == "stop":
+        finish = "tool_calls"
+    usage = Usage(
+        calls=1,
+        prompt_tokens=len(prompt.ids),
+        completion_tokens=sum(len(span.token_ids) for span in spans),
+        cached_tokens=answer["cached"],
+    )
+    return Action(message=message, tokens=spans, finish=finish, usage=usage)
+
+
+def _within(future: Future[Json], seconds: float) -> Json:
+    try:
+        return future.result(timeout=seconds)
+    except TimeoutError as error:
+        raise PolicyError(f"the model was not loaded within {seconds:.0f} s") from error
 
 
 def _plain(published: Published) -> dict[str, Any]:

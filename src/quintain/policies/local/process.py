@@ -30,6 +30,10 @@ QUIET = {
 }
 
 
+_NUMBERS = itertools.count(1)
+"""Of requests to any engine: one that outlives its process must not be another's namesake."""
+
+
 class EngineProcess:
     """One process, spawned now.
 
@@ -55,7 +59,6 @@ class EngineProcess:
                 start_new_session=True,
             )
         self._connection = ours
-        self._numbers = itertools.count(1)
         self._lock = threading.Lock()
         self._waiting: dict[int, Future[Json]] = {}
         self._fault: Exception | None = None
@@ -74,7 +77,7 @@ class EngineProcess:
 
     def number(self) -> int:
         """A fresh number for a request."""
-        return next(self._numbers)
+        return next(_NUMBERS)
 
     def ask(self, message: Json) -> Future[Json]:
         """Sends an operation; the future holds its answer, or fails when the process does."""
