@@ -16,6 +16,7 @@ from quintain.sandbox import cgroups
 from quintain.sandbox.native import NativeBackend
 from quintain.task import SandboxSpec
 
+MARK = str(1_000_000 + os.getpid())
 OWNER = """
 import asyncio, sys
 from quintain.sandbox.native import NativeBackend
@@ -24,11 +25,11 @@ from quintain.task import SandboxSpec
 async def main():
     backend = NativeBackend(launcher=sys.argv[1])
     boxes = await asyncio.gather(*(backend.open(SandboxSpec()) for _ in range(4)))
-    runs = [asyncio.create_task(box.exec(["sh", "-c", "setsid sleep 765432 & sleep 765432"],
+    runs = [asyncio.create_task(box.exec(["sh", "-c", "setsid sleep MARK & sleep MARK"],
             timeout_s=1000)) for box in boxes]
     while True:
         await asyncio.sleep(0.1)
-        seen = await asyncio.gather(*(box.exec(["sh", "-c", "ps ax | grep -c 'sleep 76543[2]'"])
+        seen = await asyncio.gather(*(box.exec(["sh", "-c", "ps ax | grep -c '[s]leep MARK'"])
                                       for box in boxes))
         if all(int(run.text) >= 2 for run in seen):
             break
@@ -46,7 +47,7 @@ def _processes():
             line = entry.read_bytes()
         except OSError:
             continue
-        if b"765432" in line and line.startswith((b"sleep", b"sh")):
+        if MARK.encode() in line and line.startswith((b"sleep", b"sh")):
             found.add(int(entry.parent.name))
     return found
 
@@ -63,10 +64,6 @@ def _groups():
 
 def _mounts():
     return Path("/proc/self/mounts").read_text()
-
-
-def _temporary():
-    return sorted(os.listdir("/tmp"))
 
 
 def _wait_until(condition, seconds=10.0):
@@ -91,10 +88,14 @@ async def possible():
 
 @pytest.mark.parametrize("launcher", ["c", "python"])
 @pytest.mark.parametrize("victims", ["owner", "server", "both"])
-def test_sigkill(possible, launcher, victims):
+def test_sigkill(possible, tmp_path, launcher, victims):
     """Owner, server or both die by SIGKILL with sandboxes open and busy."""
-    before = (_processes(), _mounts(), _temporary())
-    owner = subprocess.Popen([sys.executable, "-c", OWNER, launcher], stdout=subprocess.PIPE)
+    before = (_processes(), _mounts())
+    owner = subprocess.Popen(
+        [sys.executable, "-c", OWNER.replace("MARK", MARK), launcher],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    )
     try:
         server = int(owner.stdout.readline())
         mine = f"{cgroups.PREFIX}{owner.pid}-"
@@ -113,10 +114,8 @@ def test_sigkill(possible, launcher, victims):
     if victims != "owner":
         cgroups.sweep(cgroups.find())
     assert _wait_until(lambda: not any(mine in group for group in _groups())), _groups()
-    assert (_processes(), _mounts()) == before[:2]
-    assert [name for name in _temporary() if "quintain" in name] == [
-        name for name in before[2] if "quintain" in name
-    ]
+    assert (_processes(), _mounts()) == before
+    assert os.listdir(tmp_path) == []
 
 
 def _is_zombie(pid):
@@ -127,7 +126,7 @@ async def test_close_leaves_nothing(possible):
     groups, mounts = set(_groups()), _mounts()
     backend = NativeBackend()
     boxes = [await backend.open(SandboxSpec()) for _ in range(3)]
-    await boxes[0].exec(["sh", "-c", "setsid sleep 765432 >/dev/null 2>&1 &"])
+    await boxes[0].exec(["sh", "-c", f"setsid sleep {MARK} >/dev/null 2>&1 &"])
     inside = [group for group in set(_groups()) - groups if f"-{os.getpid()}-" in group]
     assert inside
     for box in boxes:

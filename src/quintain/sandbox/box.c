@@ -55,18 +55,20 @@ enum { VERSION = 1 };
 enum { INIT = 1, OPEN, CLOSE, READY = 8, FAILED, GONE };
 enum { EXEC = 16, OPENFILE, KILL, UP = 32, BROKEN, OPENED, REFUSED };
 enum { MKDIR = 1, WRITE, LINK, UNSHARE, MOUNT, PIVOT, MKNOD, HOSTNAME, LOOPBACK, USERNS, COUNTER,
-       RLIMIT, FILTER, CLEAN, JOIN, UMOUNT, UNLINK };
+       RLIMIT, FILTER, CLEAN, JOIN, UMOUNT, UNLINK, KEEP };
 static const char *const step_names[] = {
     "", "mkdir", "write", "link", "unshare", "mount", "pivot_root", "mknod", "sethostname",
-    "loopback", "user namespace", "open", "rlimit", "filter", "clean", "open", "umount", "unlink"};
+    "loopback", "user namespace", "open", "rlimit", "filter", "clean", "open", "umount", "unlink", "open"};
 enum { OPTIONAL = 1, CREATE = 2, SELF_MAP = 4, KEEP_OLD = 8 };
 enum { OOM_COUNTER, PIDS_COUNTER, PIDS_LIMIT };
 enum { TIMED_OUT = 1, UNKILLABLE = 2 };
 enum { AT_FORK = 1, AT_CHDIR, AT_EXEC, AT_DROP };
-enum { MAX_FRAME = 60000, MAX_FDS = 8, ROUNDS = 3000, FREEZE_AFTER = 4, KILL_ALL_AFTER = 40 };
+enum { MAX_FRAME = 60000, MAX_FDS = 8, ROUNDS = 3000, FREEZE_AFTER = 4,
+       KILL_ALL_AFTER = 100, KILL_ALL_FROZEN = 2000, KEPT_FD = 50 };
 #define IN_MEMORY 0x80000000u
 #define NOBODY 0xffffffffu
 #define PROC_MAGIC 0x9fa0
+#define KEPT_PROC "/proc/self/fd/50" /* KEPT_FD */
 
 struct frame {
   uint32_t kind, number;
@@ -243,12 +245,18 @@ static struct { int kind; struct rlimit value; } limits[24];
 static int limit_count;
 static struct sock_fprog filter;
 
-/* Its own /proc files belong to it only while it is dumpable. */
+/* Maps its own ids. Its /proc files belong to it only while it is dumpable; a sandbox's /proc is
+ * read-only by now, and the one below it is held open. */
 static int self_map(const struct step *s) {
   prctl(PR_SET_DUMPABLE, 1);
-  write_file("/proc/self/setgroups", "deny", 4, 0, 0);
-  if (write_file("/proc/self/uid_map", s->s[0], s->n[0], 0, 0) < 0) return -1;
-  return write_file("/proc/self/gid_map", s->s[1], s->n[1], 0, 0);
+  if (fcntl(KEPT_FD, F_GETFD) < 0) {
+    write_file("/proc/self/setgroups", "deny", 4, 0, 0);
+    if (write_file("/proc/self/uid_map", s->s[0], s->n[0], 0, 0) < 0) return -1;
+    return write_file("/proc/self/gid_map", s->s[1], s->n[1], 0, 0);
+  }
+  write_file(KEPT_PROC "/self/setgroups", "deny", 4, 0, 0);
+  if (write_file(KEPT_PROC "/self/uid_map", s->s[0], s->n[0], 0, 0) < 0) return -1;
+  return write_file(KEPT_PROC "/self/gid_map", s->s[1], s->n[1], 0, 0);
 }
 
 static int user_namespace(const struct step *s) {
@@ -346,6 +354,11 @@ static int carry_out_step(const struct step *s) {
   }
   case UMOUNT: return umount2(s->s[0], MNT_DETACH);
   case UNLINK: return unlink(s->s[0]);
+  case KEEP: {
+    int fd = open(s->s[0], O_PATH | O_CLOEXEC);
+    if (fd < 0 || dup3(fd, KEPT_FD, O_CLOEXEC) < 0) return -1;
+    return close(fd);
+  }
   default: errno = ENOSYS; return -1;
   }
 }
@@ -358,7 +371,7 @@ static int carry_out(char *plan, size_t length, char *error, size_t *error_lengt
     if (carry_out_step(&s) == 0 || s.flags & OPTIONAL) continue;
     uint32_t why = (uint32_t)errno;
     memcpy(error, &why, 4);
-    const char *name = s.kind <= UNLINK ? step_names[s.kind] : "step";
+    const char *name = s.kind <= KEEP ? step_names[s.kind] : "step";
     *error_length = 4 + (size_t)snprintf(error + 4, 300, "%s %.80s %.80s", name,
                                          s.count > 0 && s.kind < RLIMIT && s.kind != USERNS ? s.s[0] : "",
                                          s.count > 1 && s.kind > WRITE && s.kind < USERNS ? s.s[1] : "");
@@ -435,12 +448,13 @@ static size_t kill_below(pid_t root, const pid_t *spared, size_t spared_count) {
  * for that moment); at last everything but the supervisor is killed at once. */
 static int kill_tree(const pid_t *spared, size_t spared_count, int (*reap)(void)) {
   int frozen = 0, gone = 0;
+  int last_resort = counters[PIDS_LIMIT] >= 0 ? KILL_ALL_FROZEN : KILL_ALL_AFTER;
   for (int turn = 0; turn < ROUNDS && !gone; turn++) {
     if (reap && !reap()) { gone = 1; break; }
     if (turn == FREEZE_AFTER && counters[PIDS_LIMIT] >= 0)
       frozen = pwrite(counters[PIDS_LIMIT], "0", 1, 0) == 1;
     size_t living = kill_below(getpid(), spared, spared_count);
-    if (living && turn >= KILL_ALL_AFTER) kill(-1, SIGKILL);
+    if (living && turn >= last_resort) kill(-1, SIGKILL);
     if (!reap && !living) gone = 1;
     if (turn && !gone) nap_ms(1);
   }
@@ -724,6 +738,7 @@ static void supervise(char *plan, size_t length, int control, int sync) {
   for (int capability = 0; capability < 64; capability++)
     if (prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) < 0) break;
   close(sync_fd);
+  close(KEPT_FD);
   int signals = child_signals();
   if (signals < 0 || send_frame(control, UP, 0, NULL, 0, -1) < 0) _exit(1);
   struct pollfd polled[2] = {{control, POLLIN, 0}, {signals, POLLIN, 0}};

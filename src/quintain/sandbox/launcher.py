@@ -33,7 +33,7 @@ from quintain.sandbox import wire
 
 ROUND_S = 0.001
 ROUNDS = 3000
-FREEZE_AFTER, KILL_ALL_AFTER = 4, 40
+FREEZE_AFTER, KILL_ALL_AFTER, KILL_ALL_FROZEN = 4, 100, 2000
 PROC_MAGIC = 0x9FA0
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -160,10 +160,12 @@ class Supervisor:
         _check(_libc.unshare(ctypes.c_int(wire.NEW_USER)), "unshare")
         if flags & wire.SELF_MAP:
             _prctl(4, 1)
+            kept = f"/proc/self/fd/{wire.KEPT_FD}"
+            here = f"{kept}/self" if os.path.exists(kept) else "/proc/self"
             with contextlib.suppress(OSError):
-                _write("/proc/self/setgroups", b"deny")
-            _write("/proc/self/uid_map", r[0])
-            _write("/proc/self/gid_map", r[1])
+                _write(f"{here}/setgroups", b"deny")
+            _write(f"{here}/uid_map", r[0])
+            _write(f"{here}/gid_map", r[1])
         elif self.sync is not None:
             self.sync.send(b"U")
             if self.sync.recv(1) != b"G":
@@ -197,6 +199,11 @@ class Supervisor:
     def _unlink(self, _f: int, _a: int, _b: int, _c: int, s: list[str], _r: list[bytes]) -> None:
         os.unlink(s[0])
 
+    def _keep(self, _f: int, _a: int, _b: int, _c: int, s: list[str], _r: list[bytes]) -> None:
+        fd = os.open(s[0], os.O_PATH | os.O_CLOEXEC)
+        os.dup2(fd, wire.KEPT_FD, inheritable=False)
+        os.close(fd)
+
     def _nothing(self, _f: int, _a: int, _b: int, _c: int, _s: list[str], _r: list[bytes]) -> None:
         """A step for the server."""
 
@@ -223,6 +230,7 @@ class Supervisor:
         wire.CLEAN: ("clean", _nothing),
         wire.UMOUNT: ("umount", _umount),
         wire.UNLINK: ("unlink", _unlink),
+        wire.KEEP: ("open", _keep),
     }
 
     # --- serving --------------------------------------------------------------------------------
@@ -552,6 +560,7 @@ def kill_tree(supervisor: Supervisor, spared: set[int], minder: Minder | None = 
     frozen, root = False, os.getpid()
     pids_limit = supervisor.counters[wire.PIDS_LIMIT]
     try:
+        last_resort = KILL_ALL_FROZEN if pids_limit >= 0 else KILL_ALL_AFTER
         for turn in range(ROUNDS):
             if minder is not None and not minder.reap():
                 return True
@@ -561,7 +570,7 @@ def kill_tree(supervisor: Supervisor, spared: set[int], minder: Minder | None = 
             if turn == FREEZE_AFTER and pids_limit >= 0:
                 _write(pids_limit, b"0")
                 frozen = True
-            if turn >= KILL_ALL_AFTER and living:
+            if turn >= last_resort and living:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(-1, signal.SIGKILL)
             for pid in living:
@@ -747,6 +756,8 @@ def _be_supervisor(plan: bytes, control_fd: int, sync_fd: int) -> None:
             wire.send(control, wire.BROKEN, 0, body)
             os._exit(1)
         sync.close()
+        with contextlib.suppress(OSError):
+            os.close(wire.KEPT_FD)
         wire.send(control, wire.UP, 0)
         here.serve()
         os._exit(0)

@@ -170,6 +170,8 @@ def box_plan(plan: wire.Plan, spec: SandboxSpec, ids: Ids, *, grouped: bool = Tr
         ids: as the host sees them.
         grouped: whether a control group limits the memory; else each process gets the limit.
     """
+    # Should the host run out of memory, a sandbox goes before its owner.
+    plan.write(f"{HOST}/proc/self/oom_score_adj", "500", optional=True)
     spaces = wire.NEW_MOUNT | wire.NEW_IPC | wire.NEW_UTS | wire.NEW_NET | wire.NEW_CGROUP
     plan.add(wire.UNSHARE, a=spaces)
     plan.add(wire.HOSTNAME, "sandbox")
@@ -260,6 +262,10 @@ def _user_folders(plan: wire.Plan, spec: SandboxSpec, ids: Ids) -> None:
 def _proc(plan: wire.Plan, spec: SandboxSpec, disk: str) -> None:
     guarded = wire.MS_NOSUID | wire.MS_NODEV | wire.MS_NOEXEC
     plan.mount("proc", f"{BOX}/proc", "proc", guarded)
+    plan.add(wire.KEEP, f"{BOX}/proc")
+    plan.mount(f"{BOX}/proc", f"{BOX}/proc", flags=wire.MS_BIND)
+    locked = wire.MS_BIND | wire.MS_REMOUNT | wire.MS_RDONLY | guarded
+    plan.mount("", f"{BOX}/proc", flags=locked)
     files, folders = covered()
     for name in files:
         plan.mount(f"{STAGED}/nothing", f"{BOX}/proc/{name}", flags=wire.MS_BIND, optional=True)
@@ -281,7 +287,9 @@ def _rights(plan: wire.Plan, spec: SandboxSpec, ids: Ids, grouped: bool) -> None
     else:
         maps = (f"{INIT_UID} {ids.init} 1\n{USER_UID} {ids.user} 1\n",) * 2
         plan.add(wire.USERNS, *maps, a=INIT_UID, b=INIT_UID)
-    plan.write("/proc/sys/user/max_user_namespaces", "0", optional=True)
+    # The sandbox's /proc is read-only; the one below it is reached by the descriptor kept.
+    kept = f"/proc/self/fd/{wire.KEPT_FD}"
+    plan.write(f"{kept}/sys/user/max_user_namespaces", "0", optional=True)
     limits = {
         resource.RLIMIT_CORE: (0, 0),
         resource.RLIMIT_NOFILE: (1024, 4096),

@@ -51,7 +51,10 @@ AT_FORK, AT_CHDIR, AT_EXEC, AT_DROP = 1, 2, 3, 4
 # steps of a plan
 MKDIR, WRITE, LINK, UNSHARE, MOUNT, PIVOT, MKNOD, HOSTNAME = 1, 2, 3, 4, 5, 6, 7, 8
 LOOPBACK, USERNS, COUNTER, RLIMIT, FILTER, CLEAN, JOIN, UMOUNT = 9, 10, 11, 12, 13, 14, 15, 16
-UNLINK = 17
+UNLINK, KEEP = 17, 18
+
+KEPT_FD = 50
+"""Where `KEEP` holds a folder open until the supervisor is up."""
 
 OPTIONAL, CREATE, SELF_MAP, KEEP_OLD = 1, 2, 4, 8
 """Flags of a step: go on if it fails; create the file; map ids alone; keep the old root."""

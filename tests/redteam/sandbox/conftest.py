@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import os
+import platform
 import subprocess
 import sys
 
 import pytest
 
 from quintain.errors import IsolationError
+from quintain.sandbox.filter import TABLES
 from quintain.sandbox.native import NativeBackend
 from quintain.task import SandboxSpec
 
@@ -66,3 +70,47 @@ def python():
         return ["python3" if inside else sys.executable, "-c", code, *map(str, arguments)]
 
     return argv
+
+
+CALL = """
+import ctypes, errno, json, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+number, *arguments = json.loads(sys.argv[1])
+buffers = []
+for at, value in enumerate(arguments):
+    if isinstance(value, str):
+        buffers.append(ctypes.create_string_buffer(bytes.fromhex(value), 256))
+        arguments[at] = buffers[-1]
+    else:
+        arguments[at] = ctypes.c_long(value)
+result = libc.syscall(ctypes.c_long(number), *arguments)
+print("refused" if result < 0 and ctypes.get_errno() == errno.EPERM else
+      f"allowed {result} {errno.errorcode.get(ctypes.get_errno(), '')}")
+"""
+
+
+@pytest.fixture
+def system_call(sandbox, unprotected, python):
+    """Makes a system call unprotected (which must do something) and inside; both answers.
+
+    A string is a buffer, in hex, zero-filled to 256 bytes.
+    """
+
+    async def call(name, *arguments):
+        table = TABLES.get(platform.machine())
+        if table is None or name not in table:
+            pytest.skip(f"{name} has no number on {platform.machine()}")
+        wanted = json.dumps([table[name], *arguments])
+        control = unprotected(python(CALL, wanted, inside=False)).stdout.strip()
+        run = await sandbox.exec(python(CALL, wanted, inside=True))
+        assert run.ok, run
+        return control, run.text.strip()
+
+    return call
+
+
+@pytest.fixture
+def as_root():
+    """Skips where the control needs to be root."""
+    if os.geteuid() != 0:
+        pytest.skip("the control needs root")

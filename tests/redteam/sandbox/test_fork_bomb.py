@@ -55,8 +55,11 @@ async def test_endless_bomb(open_sandbox, any_launcher):
 async def test_bomb_beside_another_command(open_sandbox, any_launcher):
     """Killing a bomb leaves alone what another command of the same sandbox does."""
     sandbox = await open_sandbox(max_pids=60)
-    innocent = sandbox.exec(["sh", "-c", "sleep 3; echo done"])
-    bomb = sandbox.exec(["python3", "-c", FAST], timeout_s=1)
-    beside, run = await asyncio.gather(innocent, bomb)
+    script = "sleep 4 & touch began; wait; echo done"
+    innocent = asyncio.create_task(sandbox.exec(["sh", "-c", script]))
+    while not (await sandbox.exec(["test", "-e", "began"])).ok:
+        await asyncio.sleep(0.05)
+    run = await sandbox.exec(["python3", "-c", FAST], timeout_s=1)
     assert run.killed == "timeout", run
+    beside = await innocent
     assert beside.text == "done\n", beside
