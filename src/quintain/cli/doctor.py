@@ -10,6 +10,7 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from typing import Annotated
 
 import typer
+from rich.console import Console
 from rich.markup import escape
 
 from quintain import registry
@@ -55,7 +56,7 @@ def doctor_command(
         console = out()
         console.print(f"Python {platform.python_version()} on {platform.platform()}")
         for found in probes:
-            show_probe(found)
+            show_probe(found, console)
         _show_extras(packages)
     if not any(found.available for found in probes):
         raise typer.Exit(NEGATIVE)
@@ -74,9 +75,8 @@ async def probe(name: str) -> Probe:
     return found
 
 
-def show_probe(found: Probe) -> None:
+def show_probe(found: Probe, console: Console) -> None:
     """Prints what a sandbox enforces, what it cannot, and what to do."""
-    console = out()
     state = "[green]available[/]" if found.available else "[red]not available[/]"
     console.print(f"\n[bold]sandbox {escape(found.backend)}[/] {state}")
     for name in found.enforced:

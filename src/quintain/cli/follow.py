@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from rich.console import Console
 from rich.markup import escape
 
-from quintain.cli.console import out
 from quintain.cli.progress import duration
 from quintain.errors import StoreError
 from quintain.loop import TrainRun
@@ -30,9 +30,11 @@ class Follower:
     Args:
         folder: of the run.
         steps: training steps in all.
+        console: where to print.
     """
 
-    def __init__(self, folder: Path, steps: int) -> None:
+    def __init__(self, folder: Path, steps: int, console: Console) -> None:
+        self._console = console
         self.folder = folder
         self.steps = steps
         self.times: defaultdict[str, float] = defaultdict(float)
@@ -44,7 +46,7 @@ class Follower:
 
     def __call__(self, kind: str, data: Mapping[str, Json]) -> None:
         """Prints an event; the `on_event` of the loop."""
-        console = out()
+        console = self._console
         match kind:
             case "preflight":
                 colour = {"ok": "green", "warning": "yellow", "error": "red"}.get(
@@ -104,7 +106,7 @@ class Follower:
         each = (time.monotonic() - self._began_steps) / (step - self._first)
         left = duration(each * (self.steps - step))
         note = " · changed nothing (too few groups differ)" if figure("skipped_quiet") > 0 else ""
-        out().print(
+        self._console.print(
             f"  [dim]  train[/]  step {step}/{self.steps}: reward {figure('reward'):.2f} · "
             f"{figure('step_s'):.0f} s · learner busy {figure('learner_busy'):.0%} · "
             f"{left} left{note}"

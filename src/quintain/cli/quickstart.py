@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 from rich.markup import escape
 
 from quintain import registry
 from quintain.cli import options as o
-from quintain.cli.console import NEGATIVE, can_resume, fail, out, print_json, set_verbose, verb
+from quintain.cli.console import NEGATIVE, can_resume, err, fail, out, print_json, set_verbose, verb
 from quintain.cli.doctor import probe, show_probe
 from quintain.cli.follow import Follower
 from quintain.cli.session import ready
@@ -74,7 +75,8 @@ def quickstart_command(
         *(["--allow-weaker"] if allow_weaker else []),
     ]
     can_resume(f"quintain quickstart {shlex.join(words)} --resume")
-    run, times = run_blocking(_quickstart(policy, folder, resume, allow_weaker, seed))
+    console = err() if as_json else out()
+    run, times = run_blocking(_quickstart(policy, folder, resume, allow_weaker, seed, console))
     chosen = run.select()
     page = report(folder)
     if as_json:
@@ -88,23 +90,34 @@ def quickstart_command(
 
 
 async def _quickstart(
-    which: Which, folder: Path, resume: bool, allow_weaker: bool, seed: int
+    which: Which,
+    folder: Path,
+    resume: bool,
+    allow_weaker: bool,
+    seed: int,
+    console: Console,
 ) -> tuple[TrainRun, dict[str, float]]:
     began = time.monotonic()
-    _title("1. The sandbox: is what a model writes really locked in?")
+    _title(console, "1. The sandbox: is what a model writes really locked in?")
     found = await probe("native")
-    show_probe(found)
+    show_probe(found, console)
     if not found.available or (found.missing and not allow_weaker):
         fail("the sandbox cannot be had as asked for; --allow-weaker goes on without", NEGATIVE)
     sandbox_s = time.monotonic() - began
 
-    _title("2. The environment: a question, a calculator in the sandbox, an answer with its result")
+    _title(
+        console,
+        "2. The environment: a question, a calculator in the sandbox, an answer with its result",
+    )
     environment: Environment = registry.environments.get("calculator")(seed=seed)
     model, training, evaluation = await _plan(which, environment, seed)
-    out().print(f"  policy {model.name}, {training.steps} steps of {training.algorithm}")
+    console.print(f"  policy {model.name}, {training.steps} steps of {training.algorithm}")
 
-    _title("3. Checks, evaluation, training with evaluations on the way, selection, held-out tasks")
-    follower = Follower(folder, training.steps)
+    _title(
+        console,
+        "3. Checks, evaluation, training with evaluations on the way, selection, held-out tasks",
+    )
+    follower = Follower(folder, training.steps, console)
     watcher = asyncio.create_task(follower.watch())
     try:
         async with ready(model):
@@ -152,13 +165,13 @@ def _warm_tiny(environment: Environment, seed: int) -> Local:
     return Local(spec, name="tiny", tool_format=fresh.tool_format)
 
 
-def _title(text: str) -> None:
-    out().print(f"\n[bold]{escape(text)}[/]")
+def _title(console: Console, text: str) -> None:
+    console.print(f"\n[bold]{escape(text)}[/]")
 
 
 def _show_how_to_look(folder: Path, page: Path) -> None:
     console, quoted = out(), shlex.quote(str(folder))
-    _title("Look at it")
+    _title(console, "Look at it")
     console.print(f"  {escape(str(page))}   (open it in any browser)")
     console.print(f"  quintain export {quoted} --out trajectories.jsonl")
     console.print(f"  quintain eval calculator-hard --checkpoint {quoted} --limit 50")

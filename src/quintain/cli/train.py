@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 from rich.markup import escape
 
 from quintain.cli import options as o
-from quintain.cli.console import can_resume, fail, out, print_json, set_verbose, verb
+from quintain.cli.console import can_resume, err, fail, out, print_json, set_verbose, verb
 from quintain.cli.follow import Follower
 from quintain.cli.progress import duration
 from quintain.cli.session import Session, ready, session
@@ -78,7 +79,7 @@ def train_command(
     if not (folder / "run.sqlite").exists():
         write_config(folder, made.settings)
     can_resume(f"quintain train --resume --out {shlex.quote(str(folder))}")
-    run, times = run_blocking(_train(made, folder, resume))
+    run, times = run_blocking(_train(made, folder, resume, err() if as_json else out()))
     chosen = run.select()
     if as_json:
         print_json({"folder": str(folder), **selection_json(chosen), "times_s": times})
@@ -89,9 +90,11 @@ def train_command(
         out().print(f"  quintain report {shlex.quote(str(folder))}")
 
 
-async def _train(made: Session, folder: Path, resume: bool) -> tuple[TrainRun, dict[str, float]]:
+async def _train(
+    made: Session, folder: Path, resume: bool, console: Console
+) -> tuple[TrainRun, dict[str, float]]:
     settings = made.settings
-    follower = Follower(folder, settings.train.steps)
+    follower = Follower(folder, settings.train.steps, console)
     watcher = asyncio.create_task(follower.watch())
     evals = {name: make_environment(env, {}) for name, env in settings.evals.items()}
     try:
