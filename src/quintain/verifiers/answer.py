@@ -61,8 +61,9 @@ class Answer:
     Args:
         kind: how to compare. `auto`: mathematics, and words where the gold is words; `exact`: the
             same characters; `text`: the same words, letter case and punctuation apart; `choice`: a
-            letter or one of `choices`; `number`; `math`; `set`, `list` and `tuple` (the last two
-            ordered), `interval`, `equation`, `matrix`; `date`.
+            letter or one of `choices`; `number`: written out, not as a sum to do; `math`: any
+            expression of that value; `set`, `list` and `tuple` (the last two ordered),
+            `interval`, `equation`, `matrix`; `date`.
         extraction: `auto`, `last_box`, `after_marker`, `final_line`, `last_math`, `last_number`,
             `whole`, or a regular expression (its last match, first group).
         choices: what a `choice` may be; empty: the letters A to Z.
@@ -315,7 +316,7 @@ class Answer:
         undecided = False
         for reading in _readings(found):
             given = self._number(reading)
-            if given is not None:
+            if given is not None and _written_out(given):
                 decided = same(wanted, given, self.rules)
                 if decided:
                     return True
@@ -366,6 +367,29 @@ _EXPRESSIONS = (
     "abs",
     "call",
 )
+
+
+def _written_out(node: Node) -> bool:
+    """Whether it is a number as one writes a result: `6 * 7` and `84/2` only repeat a question."""
+    kind = node[0]
+    if kind in ("neg", "pct", "deg", "unit"):
+        return _written_out(node[1])
+    if kind == "rel":
+        return _written_out(node[2][-1][1])
+    if kind == "add":
+        # A mixed number is a sum of a whole and a proper fraction.
+        parts = node[1]
+        return len(parts) == 2 and parts[0][0] == "num" and parts[1][0] == "div"
+    if kind == "div":
+        top, bottom = node[1], node[2]
+        return (
+            top[0] in ("num", "neg")
+            and _written_out(top)
+            and bottom[0] == "num"
+            and bottom[1] != 0
+            and (top[1] if top[0] == "num" else top[1][1]) % bottom[1] != 0
+        )
+    return bool(kind == "num")
 
 
 def _verdict(passed: bool, why: str, gold: str, found: str | None) -> Verdict:

@@ -66,6 +66,7 @@ class Tests:
             a path in the episode's sandbox (a kept artifact when that is gone).
         cpu_s: CPU seconds of one case; also the candidate's import of its own modules counts.
         wall_s: wall-clock backstop of one case; None: twice the CPU seconds and five.
+        total_s: wall-clock seconds of all cases together; more fails the code.
         max_output_bytes: of one case; more fails it.
         sandbox: the clean room, where the task names none.
         python: the interpreter in the clean room.
@@ -83,19 +84,22 @@ class Tests:
         source: str = "text",
         cpu_s: float = 10.0,
         wall_s: float | None = None,
+        total_s: float = 120.0,
         max_output_bytes: int = 8_000_000,
         sandbox: SandboxSpec | None = None,
         python: str = "python3",
         name: str = "tests",
     ) -> None:
-        for option, value in (("cpu_s", cpu_s), ("wall_s", wall_s or 1), ("max", max_output_bytes)):
-            if value <= 0:
+        limits = {"cpu_s": cpu_s, "wall_s": wall_s, "total_s": total_s}
+        for option, value in (*limits.items(), ("max_output_bytes", max_output_bytes)):
+            if value is not None and value <= 0:
                 raise ConfigError(f"{option} is positive, got {value!r}")
         self.name = name
         self.kind: Kind = "formal"
         self.source = source
         self.cpu_s = cpu_s
         self.wall_s = wall_s if wall_s is not None else 2 * cpu_s + 5
+        self.total_s = total_s
         self.max_output_bytes = max_output_bytes
         self.sandbox = sandbox
         self.python = python
@@ -220,7 +224,7 @@ class Tests:
             "total_bytes": room.spec.max_output_bytes - self.max_output_bytes - 4096,
         }
         frames = [json.dumps(job).encode(), *(case.data for case in chunk)]
-        own_s = START_S + len(chunk) * self.wall_s
+        own_s = START_S + min(len(chunk) * self.wall_s, self.total_s - tally.wall_s + self.wall_s)
         left_s = context.deadline - time.monotonic()
         if left_s <= 0:
             raise VerifierError(f"{self.name}: no time is left; give the judge a later deadline")
@@ -247,6 +251,9 @@ class Tests:
                 tally.fail(case, why)
                 return
             tally.passed += 1
+            if tally.wall_s > self.total_s:
+                tally.fail(case, f"all cases together took more than {self.total_s:g} s")
+                return
         self._account(chunk, answers, result, left_s < own_s, tally)
 
     def _account(

@@ -1,0 +1,3 @@
+"""The judge's surroundings for hacks of verifiers."""
+
+from judging import bench  # noqa: F401 - a fixture
