@@ -284,8 +284,10 @@ class Answer:
         if found == gold:
             return not _not_a_number(gold)
         left, right = _rational(gold), _rational(found)
-        if left is not None and right is not None and left == right:
-            return True
+        if left is not None and left == right:
+            divided = "/" in found or "frac" in found
+            if not (self.compares == "number" and divided and left.denominator == 1):
+                return True
         if self.compares == "number":
             return self._numbers(gold, found)
         return self._mathematics(gold, found)
