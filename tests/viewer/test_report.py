@@ -123,7 +123,7 @@ async def test_the_page_says_what_the_store_says(run):
         "fault in sandbox: SandboxError: the sandbox died",
         f"--policy POLICY --checkpoint {run}@20 --only t9:0 --seed 11 --purpose mine:eval@v20",
         "Selected: version 20, step 20: the best.",
-        "--seed 3 --purpose train",
+        "--seed 3 --purpose train # sampled by version 4, whose weights were not kept",
         "1 checkpoints",
         "training.mode",
     ):

@@ -185,7 +185,7 @@ def _content(store: Store) -> dict[str, Any]:
         "checkpoints": store.checkpoints(),
         "events": [(kind, at, _short(data)) for kind, at, data in store.event_rows()],
         "warnings": _warnings(evals, training, store),
-        "transcripts": _transcripts(store, evals, training, config),
+        "transcripts": _transcripts(store, evals, training),
         "outcomes": list(Outcome),
         "max_tasks": MAX_TASKS,
     }
@@ -337,24 +337,18 @@ def _warnings(evals: Sequence[EvalView], training: Scores, store: Store) -> list
 
 
 def _transcripts(
-    store: Store, evals: Sequence[EvalView], training: Scores, config: Mapping[str, Json]
+    store: Store, evals: Sequence[EvalView], training: Scores
 ) -> list[tuple[str, list[Shown]]]:
     """(heading, transcripts) of a few samples: the last version of each eval, then training."""
     chosen = [views[-1] for views in _groups(evals).values()]
     chosen += [view for view in evals if view.version is None]
-    out = [
-        (
-            _label(view),
-            _some(store, view.scores.rows, origin(store, view.purpose, view.environment)),
-        )
-        for view in chosen
-    ]
+    out = [(_label(view), _some(store, view.scores.rows)) for view in chosen]
     if training.rows:
-        out.append(("training", _some(store, training.rows[::-1], config)))
+        out.append(("training", _some(store, training.rows[::-1])))
     return [(heading, shown) for heading, shown in out if shown]
 
 
-def _some(store: Store, rows: Iterable[TrajectoryRow], config: Mapping[str, Json]) -> list[Shown]:
+def _some(store: Store, rows: Iterable[TrajectoryRow]) -> list[Shown]:
     picked: dict[str, list[TrajectoryRow]] = {kind: [] for kind in SHOWN}
     tasks: set[tuple[str, str]] = set()
     for row in rows:
@@ -365,8 +359,10 @@ def _some(store: Store, rows: Iterable[TrajectoryRow], config: Mapping[str, Json
             picked[kind].append(row)
     out: list[Shown] = []
     for row in (row for members in picked.values() for row in members):
-        line = reproduce(row.key, config)
-        told = list(pieces(store.get(row.key), reproduce=line, limit=PART_CHARS))
+        trajectory = store.get(row.key)
+        where = origin(store, row.key.purpose, row.key.environment, trajectory.versions)
+        line = reproduce(row.key, where)
+        told = list(pieces(trajectory, reproduce=line, limit=PART_CHARS))
         if len(told) > MAX_PIECES:
             left = len(told) - MAX_PIECES
             half = MAX_PIECES // 2

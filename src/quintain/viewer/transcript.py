@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, TextIO
 
 from rich.console import Console
@@ -80,7 +80,8 @@ def reproduce(key: TrajectoryKey, config: Mapping[str, Json]) -> str:
         config: of its run. `command` (environment and options, as they were typed) is used where
             the run was started by a command, else the names of environment and policy; then
             `checkpoint` (RUN@STEP), `sampling` where it was not the environment's
-            (`sampling_given`), and `seed`.
+            (`sampling_given`), and `seed`; see `origin`. Where the weights that sampled it were
+            not kept (`weights_gone`) the line says so.
     """
     command = config.get("command") or {}
     options = command.get("options") or ["--policy", str(config.get("policy") or "POLICY")]
@@ -92,25 +93,38 @@ def reproduce(key: TrajectoryKey, config: Mapping[str, Json]) -> str:
     words += ["--only", f"{key.task_id}:{key.sample_index}"]
     seed = config.get("seed", (config.get("settings") or {}).get("seed", 0))
     words += ["--seed", str(seed), "--purpose", key.purpose]
-    return " ".join(shlex.quote(str(word)) for word in words)
+    line = " ".join(shlex.quote(str(word)) for word in words)
+    gone = config.get("weights_gone")
+    if not gone:
+        return line
+    named = ", ".join(map(str, gone))
+    return f"{line}  # sampled by version {named}, whose weights were not kept"
 
 
-def origin(store: Store, purpose: str, environment: str) -> dict[str, Json]:
+def origin(
+    store: Store, purpose: str, environment: str, versions: Sequence[int] = ()
+) -> dict[str, Json]:
     """What `reproduce` needs to know of one purpose of a run: how it was begun, with what weights.
 
     Args:
         store: of the run, open in whatever way.
-        purpose: an eval's; of a training rollout the weights are not kept.
+        purpose: an eval's, which names its policy version, or "train".
         environment: the environment's name.
+        versions: that sampled the trajectory, where the purpose names none.
     """
     out: dict[str, Json] = dict(store.meta("config") or {})
     for _, _, data in store.event_rows("eval.begun"):
         if (data["purpose"], data["environment"]) == (purpose, environment):
             out |= data
-    _, _, version = purpose.rpartition("@v")
+    _, _, named = purpose.rpartition("@v")
+    wanted = [int(named)] if named.isdecimal() else list(versions)
     for row in store.checkpoints():
-        if version == str(row.version):
+        if wanted == [row.version]:
             out["checkpoint"] = f"{store.folder}@{row.step}"
+            break
+    else:
+        if store.meta("kind") == "train" and wanted not in ([], [0]):
+            out["weights_gone"] = wanted
     return out
 
 
