@@ -71,9 +71,9 @@ def test_the_cases_catch_slips(template):
     caught = wrong = 0
     for seed in range(12):
         problem = template(random.Random(seed))
-        cases = cases_of(problem, 12)
+        cases = cases_of(problem, random.Random(seed), 12)
         assert passes(problem.source, problem.name, cases)
-        many = cases_of(problem, 400)
+        many = cases_of(problem, random.Random(-seed), 400)
         for slip in slips(problem.source):
             # A slip that 400 inputs do not show changes nothing, like `x > 3` for `x > 2` of evens.
             if not passes(slip, problem.name, [*cases, *many]):
@@ -92,7 +92,7 @@ def test_one_template_is_many_problems(template):
 def test_cases_are_different_and_say_different_things():
     for seed in range(150):
         problem = draw_problem(random.Random(seed))
-        cases = cases_of(problem, 12)
+        cases = cases_of(problem, random.Random(seed), 12)
         assert len(cases) >= 12
         assert len({repr(arguments) for arguments, _ in cases}) == len(cases)
         assert len({repr(expected) for _, expected in cases}) >= 2, problem.does
@@ -101,7 +101,7 @@ def test_cases_are_different_and_say_different_things():
 def test_the_reference_leaves_its_arguments_alone():
     for seed in range(100):
         problem = draw_problem(random.Random(seed))
-        arguments = problem.draw()
+        arguments = problem.draw(random.Random(seed))
         before = repr(arguments)
         problem.reference()(*arguments)
         assert repr(arguments) == before, problem.name

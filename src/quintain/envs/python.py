@@ -26,11 +26,14 @@ from quintain.record import derive_seed
 from quintain.task import Limits, Split, Task
 
 
-def environment(seed: int = 0, eval: int = 100, heldout: int = 100, cases: int = 12) -> Environment:
+def environment(
+    seed: int = 0, train: int = 2000, eval: int = 100, heldout: int = 100, cases: int = 12
+) -> Environment:
     """The environment.
 
     Args:
         seed: of the tasks.
+        train: tasks in the train split; there are about ten thousand different ones.
         eval: tasks in the eval split.
         heldout: tasks in the held-out split.
         cases: hidden tests of each task, at least 8.
@@ -38,7 +41,7 @@ def environment(seed: int = 0, eval: int = 100, heldout: int = 100, cases: int =
     if cases < 8:
         raise ConfigError(f"fewer than 8 hidden tests prove little, got cases={cases}")
     make = _maker(cases)
-    tasks = Generated(make, name="python", seed=seed, eval=eval, heldout=heldout)
+    tasks = Generated(make, name="python", seed=seed, train=train, eval=eval, heldout=heldout)
 
     def oracle(task: Task) -> Script:
         return (_code(draw_problem(tasks.generator(task.id)).source),)
@@ -69,27 +72,10 @@ def environment(seed: int = 0, eval: int = 100, heldout: int = 100, cases: int =
 def _maker(cases: int) -> Any:
     def make(rng: random.Random, number: int) -> dict[str, Any]:
         problem = draw_problem(rng)
-        example = problem.draw()
-        shown = problem.reference()(*example)
-
-        def hidden() -> dict[str, Any]:
-            return {
-                "entry_point": problem.name,
-                "cases": [
-                    {"input": arguments, "expected": expected}
-                    for arguments, expected in cases_of(problem, cases + 1)
-                    if arguments != example
-                ][:cases],
-            }
-
+        seed = rng.getrandbits(64)
         return {
-            "prompt": (
-                f"Write a Python function `{problem.name}({problem.parameters})` that "
-                f"{problem.does}.\n"
-                f"Example: {problem.name}({', '.join(map(repr, example))}) == {shown!r}\n"
-                "Answer with one Python code block."
-            ),
-            "answer": hidden,
+            "prompt": lambda: _statement(problem, random.Random(seed)),
+            "answer": lambda: _hidden(problem, random.Random(seed), cases),
             # The example is not what makes a problem a different one.
             "content": [problem.name, problem.does],
             "metadata": {"template": problem.name},
@@ -97,6 +83,30 @@ def _maker(cases: int) -> Any:
         }
 
     return make
+
+
+def _statement(problem: Problem, rng: random.Random) -> str:
+    example = problem.draw(rng)
+    value = problem.reference()(*example)
+    return (
+        f"Write a Python function `{problem.name}({problem.parameters})` that {problem.does}.\n"
+        f"Example: {problem.name}({', '.join(map(repr, example))}) == {value!r}\n"
+        "Answer with one Python code block."
+    )
+
+
+def _hidden(problem: Problem, rng: random.Random, cases: int) -> dict[str, Any]:
+    """The hidden cases, the example not among them: `rng` begins where `_statement`'s began."""
+    example = problem.draw(rng)
+    found = cases_of(problem, rng, cases + 1)
+    return {
+        "entry_point": problem.name,
+        "cases": [
+            {"input": arguments, "expected": expected}
+            for arguments, expected in found
+            if arguments != example
+        ][:cases],
+    }
 
 
 def _code(source: str) -> Message:

@@ -27,7 +27,7 @@ class Problem:
     """What it returns, after "that "."""
     body: str
     """The reference's statements, unindented."""
-    draw: Callable[[], Arguments]
+    draw: Callable[[random.Random], Arguments]
     """Random arguments."""
     edges: tuple[Arguments, ...]
     """Arguments that a careless solution gets wrong."""
@@ -76,7 +76,7 @@ def count_divisible(rng: random.Random) -> Problem:
         f"returns how many of the integers in the list `numbers` are divisible by {k} and "
         f"greater than {m}",
         f"return sum(1 for x in numbers if x % {k} == 0 and x > {m})",
-        lambda: [[rng.choice((x, x * k)) for x in _numbers(rng)]],
+        lambda r: [[r.choice((x, x * k)) for x in _numbers(r)]],
         ([[]], [[0]], [[m]], [[m - m % k, m - m % k + k, m - m % k + k]], [[-k, 0, k, 40 * k]]),
     )
 
@@ -91,7 +91,7 @@ def clamped_sum(rng: random.Random) -> Problem:
         f"returns the sum of the integers in the list `numbers` after each one below {low} is "
         f"replaced by {low} and each one above {high} is replaced by {high}",
         f"return sum(min(max(x, {low}), {high}) for x in numbers)",
-        lambda: [_numbers(rng)],
+        lambda r: [_numbers(r)],
         ([[]], [[low - 1, low, high, high + 1]], [[low - 100]], [[high + 100] * 3]),
     )
 
@@ -113,7 +113,7 @@ def scaled(rng: random.Random) -> Problem:
         f"returns the list of {a} * x + {b} for every x in the list of integers `numbers`, in "
         f"order, leaving out every x that is {which}",
         f"return [{a} * x + {b} for x in numbers if not ({test})]",
-        lambda: [_numbers(rng)],
+        lambda r: [_numbers(r)],
         ([[]], [[0]], [[-1, 1, -2, 2]], [[-3, -3, 4, 4]]),
     )
 
@@ -130,7 +130,7 @@ def kth_largest(rng: random.Random) -> Problem:
 values = sorted(set(numbers), reverse=True)
 return values[{k - 1}] if len(values) >= {k} else {default}
 """,
-        lambda: [_numbers(rng, -9, 15)],
+        lambda r: [_numbers(r, -9, 15)],
         ([[]], [[5] * 9], [list(range(k))], [list(range(k - 1))], [[7, 7, *range(k)]]),
     )
 
@@ -145,7 +145,7 @@ def mask_letters(rng: random.Random) -> Problem:
         f"returns the string `text` with every one of the letters {', '.join(letters)} "
         f"(lower-case or upper-case) replaced by {mark!r}",
         f"return ''.join({mark!r} if c.lower() in {letters!r} else c for c in text)",
-        lambda: [_sentence(rng)],
+        lambda r: [_sentence(r)],
         ([""], [letters.upper()], ["xyz 123"], [mark * 2 + letters[0]]),
     )
 
@@ -168,7 +168,7 @@ def long_words(rng: random.Random) -> Problem:
         f"returns the words of the string `text` (separated by spaces) that have more than {n} "
         f"characters, in order, {change}, joined by {mark!r}",
         f"return {mark!r}.join({code} for w in text.split() if len(w) > {n})",
-        lambda: [_sentence(rng)],
+        lambda r: [_sentence(r)],
         ([""], ["   "], ["a" * n], [f"  {'Ab' * n}   {'c' * (n + 1)} "], ["b" * n + "Z z"]),
     )
 
@@ -194,7 +194,7 @@ for c in text:
     out += c
 return out
 """,
-        lambda: [_sentence(rng)],
+        lambda r: [_sentence(r)],
         ([""], ["azAZ"], ["1 + 1 = 2"], ["xyzXYZabcABC"]),
     )
 
@@ -214,7 +214,7 @@ while n:
     total += digit
 return {factor} * total
 """,
-        lambda: [rng.randint(-5000, 20000)],
+        lambda r: [r.randint(-5000, 20000)],
         ([0], [base], [-base], [base - 1], [base**6 - 1]),
     )
 
@@ -235,7 +235,7 @@ if not items:
 k = {sign}{k} % len(items)
 return (items[k:] + items[:k])[::{step}]
 """,
-        lambda: [_numbers(rng, 0, 99)],
+        lambda r: [_numbers(r, 0, 99)],
         ([[]], [[1]], [[1, 2]], [list(range(k))], [list(range(k + 1))]),
     )
 
@@ -254,7 +254,7 @@ if out:
     out[-1] = out[-1] + [{pad}] * ({n} - len(out[-1]))
 return out
 """,
-        lambda: [_numbers(rng, 0, 99)],
+        lambda r: [_numbers(r, 0, 99)],
         ([[]], [[1]], [list(range(n))], [list(range(n + 1))], [[pad] * (2 * n - 1)]),
     )
 
@@ -288,7 +288,7 @@ for x in numbers:
         length = score = 0
 return best[1]
 """,
-        lambda: [[rng.choice((x, m, x + m)) for x in _numbers(rng, -12, 25)]],
+        lambda r: [[r.choice((x, m, x + m)) for x in _numbers(r, -12, 25)]],
         (
             [[]],
             [[m]],
@@ -316,7 +316,7 @@ for i in range(1, n + 1):
     out.append(word or str(i))
 return out
 """,
-        lambda: [rng.randint(2, 40)],
+        lambda r: [r.randint(2, 40)],
         ([0], [1], [a], [a * b], [a * b + 1]),
     )
 
@@ -338,7 +338,7 @@ for x in numbers:
     out.append(total)
 return out
 """,
-        lambda: [_numbers(rng, -10, 30)],
+        lambda r: [_numbers(r, -10, 30)],
         ([[]], [[cap]], [[cap + 1]], [[cap, 1, cap - restart, 1]], [[-5, cap + 5, 1]]),
     )
 
@@ -357,7 +357,7 @@ if len(numbers) < {k}:
     return {default}
 return {code}(sum(numbers[i : i + {k}]) for i in range(len(numbers) - {k} + 1))
 """,
-        lambda: [_numbers(rng)],
+        lambda r: [_numbers(r)],
         ([[]], [[1] * (k - 1)], [[-3] * k], [[-9, *[-1] * k, -9]], [[5] * (k + 1)]),
     )
 
@@ -375,7 +375,7 @@ for _ in range({times}):
     n = n // 2 if n % 2 == 0 else {a} * n + {b}
 return n
 """,
-        lambda: [rng.randint(-50, 400)],
+        lambda r: [r.randint(-50, 400)],
         ([0], [1], [2**times], [-1], [-(2**times)]),
     )
 
@@ -400,7 +400,7 @@ for start, end in sorted(pair for pair in intervals if pair[1] - pair[0] <= {lon
         out.append([start, end])
 return out
 """,
-        lambda: [[[s, s + rng.randint(0, longest + 3)] for s in _numbers(rng, 0, 90, 8)]],
+        lambda r: [[[s, s + r.randint(0, longest + 3)] for s in _numbers(r, 0, 90, 8)]],
         (
             [[]],
             [[[0, longest], [longest + gap, longest + gap + 1]]],
@@ -436,14 +436,14 @@ def draw_problem(rng: random.Random) -> Problem:
     return rng.choice(TEMPLATES)(rng)
 
 
-def cases_of(problem: Problem, count: int) -> list[tuple[Arguments, Json]]:
+def cases_of(problem: Problem, rng: random.Random, count: int) -> list[tuple[Arguments, Json]]:
     """Edge cases first, then random ones, each with what the reference returns; all different."""
     reference = problem.reference()
     out: list[tuple[Arguments, Json]] = []
     seen: set[str] = set()
     edges = list(problem.edges)
     for _ in range(50 * count):
-        arguments = edges.pop(0) if edges else problem.draw()
+        arguments = edges.pop(0) if edges else problem.draw(rng)
         if (key := repr(arguments)) in seen:
             continue
         seen.add(key)

@@ -77,7 +77,8 @@ class Generated:
     Args:
         make: a task's fields (`prompt`, `answer`, …) from a random generator and a number; the
             field `content` (any JSON) says what makes two tasks the same, by default the prompt;
-            a field that is costly may be a function without arguments, called for kept tasks only.
+            a field that is costly may be a function without arguments, called for kept tasks only
+            (the prompt, where `content` is given).
         name: prefix of the ids.
         seed: of the whole source.
         eval: how many tasks the eval split has.
@@ -109,14 +110,15 @@ class Generated:
     def _fields(self, number: int) -> tuple[dict[str, Any], str]:
         """What task `number` is made of, and the hash of its content."""
         fields = self._make(self._generator(number), number)
-        fields["prompt"] = as_messages(fields["prompt"])
         content = fields.pop("content", None)
         if content is None:
+            fields["prompt"] = as_messages(fields["prompt"])
             content = [message.model_dump(mode="json") for message in fields["prompt"]]
         return fields, digest("content", content)
 
     def _task(self, number: int, fields: dict[str, Any], content: str) -> Task:
         values = {name: value() if callable(value) else value for name, value in fields.items()}
+        values["prompt"] = as_messages(values["prompt"])
         values |= {"id": f"{self._name}-{number}", "split": split_of(content)}
         return _build(values, f"task {number} of {self._name}")
 
