@@ -194,6 +194,22 @@ async def test_an_episode_of_ones_own():
     assert (len(late.steps), late.stop, late.reward) == (3, "max_steps", 0.0)
 
 
+async def test_an_episode_may_be_made_asynchronously_and_owns_its_world():
+    async def make(task, world, sandbox, seed):
+        world["notes"].append("begun")
+        return ToolEpisode(
+            task.prompt, as_tools([note]), task=task, world=world, sandbox=sandbox, seed=seed
+        )
+
+    row = {"id": "t", "prompt": "p", "answer": "x", "world": {"notes": []}, "split": "train"}
+    env = Environment([row], same, episode=make)
+    call = ToolCall(id="c", name="note", arguments={"text": "a"})
+    for _ in range(2):
+        done = await q.arollout(env, Scripted([assistant("", call), "x"]), "t")
+        assert done.reward == 1.0
+        assert done.steps[0].observation.messages[0].tool_results[0].text == "['begun', 'a']"
+
+
 async def test_an_episode_that_cannot_be_made_is_the_hosts_fault():
     def broken(task, world, sandbox, seed):
         raise OSError("no board")

@@ -5,7 +5,9 @@ Evaluating runs it k times and summarises, training runs it G times and updates.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import copy
+import inspect
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 from quintain import registry
@@ -18,7 +20,7 @@ from quintain.protocols import Episode, Sandbox, TaskSource, Tool, Verifier
 from quintain.record import Json
 from quintain.task import Limits, PublicTask, SandboxSpec, Task
 
-OpenEpisode = Callable[[PublicTask, Json, Sandbox | None, int], Episode]
+OpenEpisode = Callable[[PublicTask, Json, Sandbox | None, int], Episode | Awaitable[Episode]]
 Script = Sequence[Message | str]
 """What a policy says in one episode, message by message; a string is a message of text."""
 
@@ -37,7 +39,8 @@ class Environment:
         sampling: how the policy samples unless the caller says otherwise.
         graded: whether rewards between 0 and 1 are allowed; by default they are refused.
         artifacts: paths in the sandbox that are kept with the trajectory when present.
-        episode: makes the episode instead of the default one, from (task, world, sandbox, seed).
+        episode: makes the episode instead of the default one, from (task, world, sandbox, seed);
+            sync or async.
         oracle: a script that solves a task: checks play it and demand reward 1.
         fakes: scripts that look like solutions and are none: checks demand reward 0.
         demonstrations: (n, seed) to n whole conversations on train tasks, for a supervised start.
@@ -95,7 +98,9 @@ class Environment:
     ) -> Episode:
         """A single-use episode of the task."""
         if self._open_episode is not None:
-            return self._open_episode(task, world, sandbox, seed)
+            # Samples of one task must not share what an episode may change.
+            made = self._open_episode(task, copy.deepcopy(world), sandbox, seed)
+            return await made if inspect.isawaitable(made) else made
         return ToolEpisode(
             self._system + task.prompt,
             self.tools,
