@@ -72,6 +72,7 @@ def _cases() -> list[object]:
 @pytest.mark.parametrize(("page", "server"), _cases(), indirect=["server"])
 def test_the_examples_of_a_page_run(page, server, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
     path = list(sys.path)
     namespace: dict[str, object] = {"__name__": "__main__"}
     try:
