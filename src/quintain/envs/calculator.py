@@ -27,7 +27,7 @@ from typing import Any
 from quintain.envs.environment import Environment, Script
 from quintain.envs.tasks import Generated
 from quintain.envs.tools import FunctionTool, ToolError
-from quintain.errors import ConfigError
+from quintain.errors import ConfigError, SandboxError
 from quintain.messages import (
     Message,
     Sampling,
@@ -147,6 +147,9 @@ async def _calc(expression: str, sandbox: Sandbox) -> str:  # noqa: D417
     """
     # Without site and user folders Python starts in half the time.
     run = await sandbox.exec(["python3", "-I", "-S", "-c", PROGRAM], stdin=expression)
+    if run.killed:
+        # No expression can do this: it is the host that is slow or full.
+        raise SandboxError(f"the calculator was killed: {run.killed} limit")
     if not run.ok:
         raise ToolError(run.error_text.strip() or f"the calculator ended with {run.exit_code}")
     return run.text.strip()
@@ -326,7 +329,7 @@ def _tier(
         verifier=UsedAndAnswered(),
         name=name,
         tools=[CALC],
-        sandbox=SandboxSpec(memory_mb=128, disk_mb=16, max_pids=16, exec_s=10),
+        sandbox=SandboxSpec(memory_mb=128, disk_mb=16, max_pids=16),
         limits=Limits(max_steps=len(examples[0].expressions) + 2, max_malformed=2, wall_s=600),
         sampling=Sampling(max_tokens=28),
         oracle=_oracle,
