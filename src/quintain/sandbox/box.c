@@ -61,10 +61,11 @@ static const char *const step_names[] = {
     "loopback", "user namespace", "open", "rlimit", "filter", "clean", "open", "umount", "unlink", "open"};
 enum { OPTIONAL = 1, CREATE = 2, SELF_MAP = 4, KEEP_OLD = 8 };
 enum { OOM_COUNTER, PIDS_COUNTER, PIDS_LIMIT };
+enum { READ_FILE, REPLACE, TAKE };
 enum { TIMED_OUT = 1, UNKILLABLE = 2 };
 enum { AT_FORK = 1, AT_CHDIR, AT_EXEC, AT_DROP };
 enum { MAX_FRAME = 60000, MAX_FDS = 8, ROUNDS = 3000, FREEZE_AFTER = 4,
-       KILL_ALL_AFTER = 100, KILL_ALL_FROZEN = 2000, KEPT_FD = 50 };
+       KILL_ALL_AFTER = 100, YOUNG_ROUNDS = 200, KILL_ALL_FROZEN = 2000, KEPT_FD = 50 };
 #define IN_MEMORY 0x80000000u
 #define NOBODY 0xffffffffu
 #define PROC_MAGIC 0x9fa0
@@ -383,7 +384,7 @@ static int carry_out(char *plan, size_t length, char *error, size_t *error_lengt
 
 /* --- killing a tree -------------------------------------------------------------------------- */
 
-struct process { pid_t pid, parent; int below; };
+struct process { pid_t pid, parent; int below; unsigned long long started; };
 
 static struct process *processes;
 static size_t process_room;
@@ -405,7 +406,11 @@ static size_t list_processes(void) {
     line[n] = 0;
     char *after = strrchr(line, ')'), state;
     int parent;
-    if (!after || sscanf(after + 1, " %c %d", &state, &parent) != 2 || state == 'Z') continue;
+    unsigned long long started;
+    if (!after || sscanf(after + 1, " %c %d %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s"
+                                    " %*s %*s %*s %llu", &state, &parent, &started) != 3)
+      continue;
+    if (state == 'Z') continue;
     if (count == process_room) {
       size_t room = process_room ? process_room * 2 : 256;
       struct process *more = realloc(processes, room * sizeof *more);
@@ -413,14 +418,17 @@ static size_t list_processes(void) {
       processes = more;
       process_room = room;
     }
-    processes[count++] = (struct process){atoi(entry->d_name), parent, 0};
+    processes[count++] = (struct process){atoi(entry->d_name), parent, 0, started};
   }
   closedir(proc);
   return count;
 }
 
-/* Kills the living below `root`, but not the spared and theirs; how many there were. */
-static size_t kill_below(pid_t root, const pid_t *spared, size_t spared_count) {
+/* Kills the living below `root` that started at `oldest` (clock ticks since boot) or later. The
+ * spared and everything below them stay, but what is below a spared one counts when `oldest` is
+ * given: a shell lives on, its children do not. Returns how many were killed. */
+static size_t kill_below(pid_t root, const pid_t *spared, size_t spared_count,
+                         unsigned long long oldest) {
   size_t count = list_processes(), killed = 0;
   for (int changed = 1; changed;) {
     changed = 0;
@@ -429,14 +437,15 @@ static size_t kill_below(pid_t root, const pid_t *spared, size_t spared_count) {
       if (p->below) continue;
       int below = p->parent == root;
       for (size_t j = 0; !below && j < count; j++)
-        below = processes[j].pid == p->parent && processes[j].below == 1;
+        below = processes[j].pid == p->parent &&
+                (processes[j].below == 1 || (oldest && processes[j].below == 2));
       for (size_t j = 0; below && j < spared_count; j++)
         if (spared[j] == p->pid) below = 2;
       if (below) p->below = below, changed = 1;
     }
   }
   for (size_t i = 0; i < count; i++)
-    if (processes[i].below == 1) {
+    if (processes[i].below == 1 && processes[i].started >= oldest) {
       kill(processes[i].pid, SIGKILL);
       killed++;
     }
@@ -453,7 +462,7 @@ static int kill_tree(const pid_t *spared, size_t spared_count, int (*reap)(void)
     if (reap && !reap()) { gone = 1; break; }
     if (turn == FREEZE_AFTER && counters[PIDS_LIMIT] >= 0)
       frozen = pwrite(counters[PIDS_LIMIT], "0", 1, 0) == 1;
-    size_t living = kill_below(getpid(), spared, spared_count);
+    size_t living = kill_below(getpid(), spared, spared_count, 0);
     if (living && turn >= last_resort) kill(-1, SIGKILL);
     if (!reap && !living) gone = 1;
     if (turn && !gone) nap_ms(1);
@@ -675,7 +684,7 @@ static int open_file(int control, struct frame *f) {
     errno = EINVAL;
     return -1;
   }
-  uint32_t writing = number_at(f->body), mode = number_at(f->body + 4);
+  uint32_t purpose = number_at(f->body), writing = purpose == REPLACE, mode = number_at(f->body + 4);
   uint32_t uid = number_at(f->body + 8), gid = number_at(f->body + 12);
   if (writing) make_folders(path, uid, gid);
   struct { uint64_t flags, mode, resolve; } how = {
@@ -696,6 +705,7 @@ static int open_file(int control, struct frame *f) {
   if (system.f_type == PROC_MAGIC) goto fail;
   if (writing && (ftruncate(fd, 0) < 0 || fchown(fd, uid, gid) < 0 || fchmod(fd, mode) < 0))
     goto fail;
+  if (purpose == TAKE && unlink(path) < 0) goto fail;
   int sent = send_frame(control, OPENED, f->number, NULL, 0, fd);
   close(fd);
   return sent;
@@ -706,13 +716,34 @@ fail:
   return -1;
 }
 
+/* Kills a command, or only what is young below its minder (see KILL_BODY in wire.py). */
+static void kill_command(struct frame *f) {
+  for (size_t i = 0; i < minder_count; i++) {
+    if (minders[i].number != f->number) continue;
+    if (f->length < 16) {
+      kill(minders[i].pid, SIGKILL);
+      continue;
+    }
+    pid_t shell = (pid_t)number_at(f->body);
+    uint64_t young_ms;
+    memcpy(&young_ms, f->body + 8, 8);
+    struct timespec t;
+    clock_gettime(CLOCK_BOOTTIME, &t);
+    double oldest = (double)t.tv_sec + (double)t.tv_nsec / 1e9 - (double)young_ms / 1e3;
+    unsigned long long ticks = (unsigned long long)(oldest * (double)sysconf(_SC_CLK_TCK));
+    kill(shell, (int)number_at(f->body + 4));
+    for (int turn = 0; turn < YOUNG_ROUNDS; turn++) {
+      if (!kill_below(minders[i].pid, &shell, 1, ticks)) break;
+      nap_ms(1);
+    }
+  }
+}
+
 static void answer(int control, struct frame *f) {
   int result = 0;
   if (f->kind == EXEC) result = start_command(f);
   if (f->kind == OPENFILE) result = open_file(control, f);
-  if (f->kind == KILL)
-    for (size_t i = 0; i < minder_count; i++)
-      if (minders[i].number == f->number) kill(minders[i].pid, SIGKILL);
+  if (f->kind == KILL) kill_command(f);
   if (result < 0) {
     uint32_t why = (uint32_t)errno;
     send_frame(control, REFUSED, f->number, &why, sizeof why, -1);

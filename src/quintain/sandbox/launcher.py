@@ -33,6 +33,7 @@ from quintain.sandbox import wire
 
 ROUND_S = 0.001
 ROUNDS = 3000
+YOUNG_ROUNDS = 200
 FREEZE_AFTER, KILL_ALL_AFTER, KILL_ALL_FROZEN = 4, 100, 2000
 PROC_MAGIC = 0x9FA0
 
@@ -286,15 +287,27 @@ class Supervisor:
             elif kind == wire.FILE:
                 self._open(number, body)
             elif kind == wire.KILL:
-                for pid, command in self.minders.items():
-                    if command == number:
-                        os.kill(pid, signal.SIGKILL)
+                self._kill(number, body)
         except OSError as error:
             what = wire.ERRNO.pack(error.errno or errno.EIO)
             wire.send(self.control, wire.REFUSED, number, what)
         finally:
             for fd in fds:
                 os.close(fd)
+
+    def _kill(self, number: int, body: bytes) -> None:
+        for pid in [pid for pid, command in self.minders.items() if command == number]:
+            if not body:
+                os.kill(pid, signal.SIGKILL)
+                continue
+            shell, number_of_signal, young_ms = wire.KILL_BODY.unpack(body)
+            oldest = time.clock_gettime(time.CLOCK_BOOTTIME) - young_ms / 1000
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(shell, number_of_signal)
+            for _ in range(YOUNG_ROUNDS):
+                if not kill_below(pid, {shell}, int(oldest * os.sysconf("SC_CLK_TCK"))):
+                    break
+                time.sleep(ROUND_S)
 
     def _start(self, number: int, body: bytes, fds: list[int]) -> None:
         pid = os.fork()
@@ -309,7 +322,8 @@ class Supervisor:
 
     def _open(self, number: int, body: bytes) -> None:
         assert self.control is not None
-        writing, mode, uid, gid = wire.FILE_HEAD.unpack_from(body)
+        purpose, mode, uid, gid = wire.FILE_HEAD.unpack_from(body)
+        writing = purpose == wire.REPLACE
         (raw,), _ = wire.take(body, wire.FILE_HEAD.size, 1)
         path = os.fsdecode(raw)
         if writing:
@@ -325,6 +339,8 @@ class Supervisor:
                 os.ftruncate(fd, 0)
                 os.fchown(fd, uid, gid)
                 os.fchmod(fd, mode)
+            if purpose == wire.TAKE:
+                os.unlink(path)
             wire.send(self.control, wire.OPENED, number, b"", (fd,))
         finally:
             os.close(fd)
@@ -529,9 +545,14 @@ def confine(program: bytes) -> None:
     _prctl(22, 2, wanted)
 
 
-def descendants(root: int, spared: set[int]) -> list[int]:
-    """All processes below `root`, but not the spared ones and theirs."""
+def kill_below(root: int, spared: set[int], oldest: int = 0) -> int:
+    """Kills the living below `root` that started at `oldest` (clock ticks since boot) or later.
+
+    The spared and everything below them stay, but what is below a spared one counts when `oldest`
+    is given: a shell lives on, its children do not. Returns how many were killed.
+    """
     parents: dict[int, int] = {}
+    started: dict[int, int] = {}
     for name in os.listdir("/proc"):
         if not name.isdigit():
             continue
@@ -541,14 +562,19 @@ def descendants(root: int, spared: set[int]) -> list[int]:
         except OSError:
             continue
         if fields[0] != b"Z":
-            parents[int(name)] = int(fields[1])
+            parents[int(name)], started[int(name)] = int(fields[1]), int(fields[19])
     found: set[int] = set()
     fresh = {root}
     while fresh:
-        fresh = {pid for pid, parent in parents.items() if parent in fresh and pid not in spared}
-        fresh -= found
+        fresh = {pid for pid, parent in parents.items() if parent in fresh and pid not in found}
+        if not oldest:
+            fresh -= spared
         found |= fresh
-    return sorted(found)
+    victims = [pid for pid in sorted(found - spared) if started[pid] >= oldest]
+    for pid in victims:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return len(victims)
 
 
 def kill_tree(supervisor: Supervisor, spared: set[int], minder: Minder | None = None) -> bool:
@@ -564,18 +590,15 @@ def kill_tree(supervisor: Supervisor, spared: set[int], minder: Minder | None = 
         for turn in range(ROUNDS):
             if minder is not None and not minder.reap():
                 return True
-            living = descendants(root, spared)
-            if minder is None and not living:
-                return True
             if turn == FREEZE_AFTER and pids_limit >= 0:
                 _write(pids_limit, b"0")
                 frozen = True
+            living = kill_below(root, spared)
+            if minder is None and not living:
+                return True
             if turn >= last_resort and living:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(-1, signal.SIGKILL)
-            for pid in living:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
             if turn:
                 time.sleep(ROUND_S)
         return False

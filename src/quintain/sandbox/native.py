@@ -35,12 +35,14 @@ from quintain.sandbox import build, cgroups, host, layout, probe, wire
 from quintain.sandbox.channel import Channel
 from quintain.sandbox.command import Capture, Feed, Report
 from quintain.sandbox.server import SpawnServer
+from quintain.sandbox.session import ShellSession
 from quintain.task import SandboxSpec
 
 log = logging.getLogger(__name__)
 
 GRACE_S = 5.0
 """How much longer than a command's limit its minder may take to report."""
+CLOSE_S = 20.0
 MANY_FILES = 65_536
 INLINE_BYTES = 1 << 20
 """Longer files are read and written in a thread."""
@@ -51,7 +53,7 @@ Killed = Literal["", "timeout", "memory", "pids", "output"]
 class NativeSandbox:
     """An open sandbox of `NativeBackend`."""
 
-    capabilities: frozenset[str] = frozenset()
+    capabilities: frozenset[str] = frozenset({"session"})
 
     def __init__(
         self,
@@ -71,6 +73,7 @@ class NativeSandbox:
         self._up: asyncio.Future[None] = self._loop.create_future()
         self._answers: dict[int, asyncio.Future[int]] = {}
         self._next = 0
+        self._sessions = 0
         self._broken = ""
         self._closed = False
         self._gone: asyncio.Future[int] | None = None
@@ -183,10 +186,45 @@ class NativeSandbox:
         wall_s = time.monotonic() - began
         return _result(record, argv, cwd or self.spec.workdir, out, err, wall_s, truncated)
 
+    def start_command(self, argv: Sequence[str], fds: tuple[int, ...]) -> int:
+        """Starts a command without a time limit; returns its number, for `tell`.
+
+        Args:
+            argv: program and arguments.
+            fds: its stdin, stdout and stderr, and where its minder reports.
+        """
+        self._ask(wire.EXEC, self._request(argv, None, None, None), fds)
+        number = self._next
+        self._answers.pop(number)
+        return number
+
+    def tell(self, kind: int, number: int, body: bytes = b"") -> None:
+        """Sends the supervisor a word that has no answer."""
+        with contextlib.suppress(OSError):
+            self._channel.send(kind, number, body)
+
+    def check(self) -> None:
+        """Raises SandboxError if the sandbox is broken."""
+        self._channel.poll()
+        if self._broken:
+            raise SandboxError(f"the sandbox is broken: {self._broken}")
+
+    async def session(self) -> ShellSession:
+        """A persistent shell; several may run side by side.
+
+        Raises:
+            SandboxError: the sandbox is broken, or has no shell.
+        """
+        self._sessions += 1
+        session = ShellSession(self, f"/run/session-{self._sessions}")
+        await self.write(f"/run/session-{self._sessions}/script", "")
+        await session.start()
+        return session
+
     def _request(
         self,
         argv: Sequence[str],
-        limit_s: float,
+        limit_s: float | None,
         env: Mapping[str, str] | None,
         cwd: str | None,
     ) -> bytes:
@@ -195,7 +233,7 @@ class NativeSandbox:
         for word in (where, *argv, *pairs):
             if "\0" in word:
                 raise ValueError(f"a NUL byte in {word[:80]!r}: no command can take it")
-        limit_ms = min(0xFFFFFFFF, max(1, round(limit_s * 1000)))
+        limit_ms = 0 if limit_s is None else min(0xFFFFFFFF, max(1, round(limit_s * 1000)))
         head = wire.EXEC_HEAD.pack(limit_ms, self._user, self._user, 0, len(argv), len(pairs))
         return head + b"".join(wire.text(word) for word in (where, *argv, *pairs))
 
@@ -207,8 +245,7 @@ class NativeSandbox:
             async with asyncio.timeout(limit_s + GRACE_S):
                 record = await report.record
         except TimeoutError:
-            with contextlib.suppress(OSError):
-                self._channel.send(wire.KILL, number)
+            self.tell(wire.KILL, number)
             try:
                 async with asyncio.timeout(GRACE_S):
                     await report.record
@@ -234,11 +271,12 @@ class NativeSandbox:
     def _path(self, path: str) -> str:
         return path if path.startswith("/") else f"{self.spec.workdir}/{path}"
 
-    async def _open(self, path: str, *, writing: bool, mode: int) -> int:
+    async def open_file(self, path: str, purpose: int = wire.READ, mode: int = 0) -> int:
+        """A descriptor of a regular file inside, which the caller closes; see `wire.READ`."""
         where = self._path(path)
         if "\0" in where:
             raise ValueError(f"a NUL byte in the path {path!r}")
-        body = wire.FILE_HEAD.pack(int(writing), mode, self._user, self._user) + wire.text(where)
+        body = wire.FILE_HEAD.pack(purpose, mode, self._user, self._user) + wire.text(where)
         try:
             async with asyncio.timeout(GRACE_S + self.spec.startup_s):
                 return await self._ask(wire.FILE, body)
@@ -251,7 +289,7 @@ class NativeSandbox:
 
     async def read(self, path: str, *, max_bytes: int = 10_000_000) -> bytes:
         """The content of a regular file; see `quintain.protocols.Sandbox.read`."""
-        fd = await self._open(path, writing=False, mode=0)
+        fd = await self.open_file(path)
         try:
             size = os.fstat(fd).st_size
             if size > max_bytes:
@@ -265,7 +303,7 @@ class NativeSandbox:
     async def write(self, path: str, data: bytes | str, *, mode: int = 0o644) -> None:
         """Writes a file, making its folders; see `quintain.protocols.Sandbox.write`."""
         content = data.encode() if isinstance(data, str) else data
-        fd = await self._open(path, writing=True, mode=mode)
+        fd = await self.open_file(path, wire.REPLACE, mode)
         try:
             if len(content) <= INLINE_BYTES:
                 _write_all(fd, content)
@@ -283,9 +321,11 @@ class NativeSandbox:
             self._lose("it was closed")
             self._server.end(self._number)
             self._channel.close()
-        if self._gone is not None:
-            with contextlib.suppress(SandboxError, OSError):
-                await asyncio.wait_for(asyncio.shield(self._gone), GRACE_S * 2)
+        if self._gone is None:
+            return
+        done, _ = await asyncio.wait([self._gone], timeout=CLOSE_S)
+        if not done:
+            raise SandboxTimeout(f"a sandbox was not gone {CLOSE_S} s after it was closed")
 
 
 def _read_all(fd: int, max_bytes: int) -> bytes:

@@ -1,0 +1,124 @@
+"""A persistent shell: state stays, a timeout spares it, output is kept apart and cut."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from quintain.errors import SandboxError
+from quintain.task import SandboxSpec
+
+
+@pytest.fixture
+async def shell(box):
+    shell = await box.session()
+    yield shell
+    await shell.close()
+
+
+async def test_state_stays(box, shell):
+    assert "session" in box.capabilities
+    await shell.run("cd /tmp; export A=1; B=two; f() { echo f$1; }; set -o pipefail; alias x=y")
+    run = await shell.run("pwd; echo $A $B; f 3; env | grep ^A=; false | true")
+    assert run.text == "/tmp\n1 two\nf3\nA=1\n"
+    assert run.exit_code == 1
+    assert shell.restarts == 0
+
+
+async def test_output_and_exit_code_are_apart(shell):
+    run = await shell.run("echo out; echo err >&2; printf '\\0\\377'; (exit 7)")
+    assert (run.stdout, run.stderr, run.exit_code) == (b"out\n\0\xff", b"err\n", 7)
+    run = await shell.run("cat | wc -c; cat", stdin=b"x" * 200_000)
+    assert run.text.strip() == "200000"
+    run = await shell.run("if")
+    assert run.exit_code != 0
+    assert "syntax" in run.error_text
+    assert (await shell.run("echo again")).text == "again\n"
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["sleep 100; echo next", "setsid sleep 100 & sleep 100", "while :; do :; done",
+     "python3 -c 'while True: pass'", "trap '' INT TERM; sleep 100 | sleep 100"],
+)  # fmt: skip
+async def test_a_timeout_kills_the_tree_and_keeps_the_shell(box, shell, command):
+    await shell.run("cd /usr; X=5; sleep 200 & sleep 0.1")
+    run = await shell.run(command, timeout_s=0.5)
+    assert (run.killed, run.exit_code) == ("timeout", 124), run
+    assert "next" not in run.text
+    run = await shell.run("pwd; echo $X")
+    assert run.text == "/usr\n5\n", run
+    assert shell.restarts == 0
+    left = await box.exec(["sh", "-c", "grep -l '^sleep' /proc/[0-9]*/comm 2>/dev/null | wc -l"])
+    assert left.text.strip() == "1", "the earlier background job stays, nothing else"
+
+
+async def test_a_shell_that_will_not_answer_is_replaced(box, shell):
+    run = await shell.run("trap '' USR1; while :; do :; done", timeout_s=0.5)
+    assert run.killed == "timeout"
+    assert (await shell.run("echo new")).text == "new\n"
+    assert shell.restarts == 1
+
+
+async def test_exit_ends_the_shell_and_the_next_command_gets_a_new_one(shell):
+    run = await shell.run("echo bye; exit 5")
+    assert (run.text, run.exit_code) == ("bye\n", 5)
+    assert (await shell.run("echo back")).text == "back\n"
+    run = await shell.run("exec sh -c 'exit 6'")
+    assert run.exit_code == 6
+    run = await shell.run("kill -9 $$")
+    assert run.exit_code == -9
+    assert shell.restarts == 3
+
+
+async def test_background_jobs_live_until_the_session_closes(box, shell):
+    await shell.run("(while :; do echo x >> /tmp/beat; sleep 0.05; done) & sleep 0.2")
+    first = await box.read("/tmp/beat")
+    while len(await box.read("/tmp/beat")) <= len(first):
+        await asyncio.sleep(0.05)
+    run = await shell.run("jobs -p | wc -l")
+    assert run.text.strip() == "1"
+    await shell.close()
+    run = await box.exec(["sh", "-c", "grep -lE '^(bash|sleep)' /proc/[0-9]*/comm | wc -l"])
+    assert run.text.strip() == "0", run
+
+
+async def test_output_is_cut_in_the_middle(backend):
+    box = await backend.open(SandboxSpec(max_output_bytes=1000))
+    shell = await box.session()
+    run = await shell.run("echo first; head -c 100000 /dev/zero | tr '\\0' x; echo; echo last")
+    assert run.truncated
+    assert run.text.startswith("first\nxxx")
+    assert run.text.endswith("xxx\nlast\n")
+    assert "bytes cut" in run.text
+    assert len(run.stdout) < 1100
+    files = await box.exec(["sh", "-c", "ls /run/session-1"])
+    assert files.text.split() == ["script"]
+    await box.close()
+
+
+async def test_two_sessions_are_apart(box):
+    one, two = await box.session(), await box.session()
+    await asyncio.gather(one.run("V=1; cd /tmp"), two.run("V=2; cd /usr"))
+    runs = await asyncio.gather(one.run("echo $V; pwd"), two.run("echo $V; pwd"))
+    assert [run.text for run in runs] == ["1\n/tmp\n", "2\n/usr\n"]
+    await one.close()
+    assert (await two.run("echo $V")).text == "2\n"
+
+
+async def test_the_sandbox_may_close_under_it(box, shell):
+    running = asyncio.create_task(shell.run("sleep 100"))
+    await asyncio.sleep(0.3)
+    await box.close()
+    with pytest.raises(SandboxError):
+        await running
+    with pytest.raises(SandboxError):
+        await shell.run("true")
+
+
+async def test_the_answer_pipe_is_not_inherited(shell):
+    run = await shell.run("sh -c 'echo 0 >&9'; sh -c 'echo 1 /dev/null >&8'; (exit 3)")
+    assert run.exit_code == 3
+    run = await shell.run("echo steady")
+    assert run.text == "steady\n"
