@@ -62,7 +62,13 @@ async def test_a_timeout_of_the_functions_own_is_not_the_deadline():
 
 @pytest.mark.parametrize(
     "error",
-    [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), asyncio.CancelledError(), StopIteration()],
+    [
+        SystemExit(3),
+        KeyboardInterrupt(),
+        GeneratorExit(),
+        asyncio.CancelledError(),
+        StopIteration(),
+    ],
 )
 async def test_an_exit_of_the_functions_own_ends_nothing(error):
     def leaves():
