@@ -26,7 +26,6 @@ from quintain.errors import (
     boundary,
 )
 from quintain.protocols import Episode, JudgeContext, Sandbox
-from quintain.record import digest
 from quintain.rollouts.host import Host, Job
 from quintain.rollouts.recorder import EpisodeRecorder
 from quintain.store import blob_hash, now
@@ -111,7 +110,7 @@ async def attempt(
         ConfigError: the run is set up wrongly; every attempt would fail.
     """
     seed = job.seed(host.run_seed)
-    session = digest(seed, number)
+    session = job.session(host.run_seed, number)
     sampling = host.sampling or host.environment.sampling
     walk = _Walk(
         job=job,

@@ -18,7 +18,7 @@ from quintain.protocols import (
     SandboxBackend,
     Workers,
 )
-from quintain.record import derive_seed
+from quintain.record import derive_seed, digest
 from quintain.store import Store
 from quintain.task import Limits, SandboxSpec, Task
 from quintain.trajectory import Trajectory
@@ -37,6 +37,10 @@ class Job:
     def seed(self, run_seed: int) -> int:
         """The seed of this sample: the same at every attempt and in every process."""
         return derive_seed(run_seed, self.purpose, self.task.id, self.sample_index)
+
+    def session(self, run_seed: int, attempt: int) -> str:
+        """What the policy knows an attempt at this sample by."""
+        return digest(self.seed(run_seed), attempt)
 
 
 @dataclass(slots=True)

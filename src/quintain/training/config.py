@@ -40,6 +40,9 @@ class TrainConfig(Record):
     """Policy versions by which a token may be older than the learner when it is trained; older ones
     are masked. 0 is the synchronous mode."""
     max_concurrent_rollouts: int = Field(default=64, gt=0)
+    repeatable: bool = True
+    """In the synchronous mode: generation batches form by turn and order, not by arrival, so that a
+    run repeats bit for bit on a CPU. Rollouts of a step then wait for each other at every turn."""
     refill_groups: int | None = Field(default=None, ge=0)
     """Groups drawn in addition in one step, at most, in place of groups whose rewards are all
     equal; None: `groups_per_step`."""

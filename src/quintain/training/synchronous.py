@@ -1,17 +1,21 @@
 """The synchronous loop: play P groups, learn, hand the weights over, repeat.
 
 Every token is sampled by the weights that are then trained, and a step's batch is in the order in
-which its groups were admitted, never in the order in which they finished: for a seed and a thread
-count on a CPU, a run can be repeated bit for bit.
+which its groups were admitted, never in the order in which they finished. Where the policy can
+(`InStep`), its own batches form by turn and order too: for a seed and a thread count on a CPU, a
+run can be repeated bit for bit.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 
+from quintain.store import GroupRow
 from quintain.training.groups import Group
-from quintain.training.trainer import StepClock, Trainer, one_error
+from quintain.training.trainer import InStep, Step, StepClock, Trainer, one_error
+from quintain.trajectory import Trajectory
 
 
 async def train_synchronously(trainer: Trainer, *, until: int | None = None) -> None:
@@ -39,10 +43,7 @@ async def collect(trainer: Trainer) -> tuple[list[Group], list[Group]]:
     missing = wanted
     while missing:
         rows = [await trainer.admit() for _ in range(missing)]
-        async with one_error(), asyncio.TaskGroup() as tasks:
-            playing = [tasks.create_task(trainer.play(row)) for row in rows]
-        for task in playing:
-            group = task.result()
+        for group in await play_all(trainer, rows):
             (loud if group.signal else quiet).append(group)
         missing = min(wanted - len(loud), refills)
         refills -= missing
@@ -50,3 +51,33 @@ async def collect(trainer: Trainer) -> tuple[list[Group], list[Group]]:
     fill = wanted - len(loud)
     filtered, rest = quiet[: len(quiet) - fill], quiet[len(quiet) - fill :]
     return sorted([*loud, *rest], key=lambda group: group.ticket), filtered
+
+
+async def play_all(trainer: Trainer, rows: Sequence[GroupRow]) -> list[Group]:
+    """Plays the groups, in step where the policy can and all their members may run at once."""
+    policy = trainer.policy
+    at_once = trainer.config.max_concurrent_rollouts // trainer.config.group_size
+    if not (trainer.config.repeatable and isinstance(policy, InStep) and at_once):
+        return await _play(trainer, rows, None)
+    groups: list[Group] = []
+    for first in range(0, len(rows), at_once):
+        some = rows[first : first + at_once]
+        sessions = [session for row in some for session in trainer.sessions_of(row)]
+        async with policy.lockstep(sessions) as step:
+            groups.extend(await _play(trainer, some, step))
+    return groups
+
+
+async def _play(trainer: Trainer, rows: Sequence[GroupRow], step: Step | None) -> list[Group]:
+    async def one(row: GroupRow) -> Group:
+        sessions = trainer.sessions_of(row) if step is not None else []
+
+        async def finished(place: int, trajectory: Trajectory) -> None:
+            if step is not None:
+                step.done(sessions[place])
+
+        return await trainer.play(row, finished)
+
+    async with one_error(), asyncio.TaskGroup() as tasks:
+        playing = [tasks.create_task(one(row)) for row in rows]
+    return [task.result() for task in playing]

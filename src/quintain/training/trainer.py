@@ -13,7 +13,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -24,9 +24,10 @@ from quintain.batch import Batch
 from quintain.errors import TrainingError
 from quintain.policies.local.spec import ModelSpec
 from quintain.protocols import Metrics, Published
-from quintain.rollouts.host import Host
+from quintain.rollouts.host import Host, Job
 from quintain.rollouts.schedule import rollout_group
 from quintain.store import GroupRow, Store
+from quintain.task import Task
 from quintain.training.advantages import estimator
 from quintain.training.batching import Packing, pack
 from quintain.training.config import TrainConfig
@@ -74,6 +75,23 @@ class TrainedPolicy(Protocol):
 
     async def update(self, published: Published) -> None:
         """Samples with these weights from now on."""
+        ...
+
+
+class Step(Protocol):
+    """Sessions whose calls go to the sampler together."""
+
+    def done(self, session: str) -> None:
+        """The session makes no more calls."""
+        ...
+
+
+@runtime_checkable
+class InStep(Protocol):
+    """A policy that can form its batches by turn and order in place of arrival."""
+
+    def lockstep(self, sessions: Sequence[str]) -> AbstractAsyncContextManager[Step]:
+        """While open, a call of these sessions waits until each that still plays has made one."""
         ...
 
 
@@ -208,6 +226,29 @@ class Trainer:
             self.host.environment.name, task.id, self.config.group_size, self.version
         )
 
+    def task_of(self, row: GroupRow) -> Task:
+        """What the members of a group play.
+
+        Raises:
+            TrainingError: it is not for training.
+        """
+        # Numbers are given in the order of the draws, so the number says the task.
+        task = self.tasks.draw(row.id - 1)
+        if task.id != row.task_id:
+            task = self.host.environment.tasks.get(row.task_id)
+        refuse_unless_train(task)
+        return task
+
+    def sessions_of(self, row: GroupRow) -> list[str]:
+        """The names by which the policy will know the members of a group."""
+        task, name = self.task_of(row), self.host.environment.name
+        return [
+            Job(task, TRAIN, index).session(
+                self.host.run_seed, self.store.next_attempt(TRAIN, name, task.id, index)
+            )
+            for index in row.sample_indexes
+        ]
+
     async def play(self, row: GroupRow, on_member: OnMember | None = None) -> Group:
         """Plays a group to its end.
 
@@ -218,11 +259,7 @@ class Trainer:
         Raises:
             TrainingError: its task is not for training, or the host spoils too many rollouts.
         """
-        # Numbers are given in the order of the draws, so the number says the task.
-        task = self.tasks.draw(row.id - 1)
-        if task.id != row.task_id:
-            task = self.host.environment.tasks.get(row.task_id)
-        refuse_unless_train(task)
+        task = self.task_of(row)
 
         async def finished(place: int, trajectory: Trajectory) -> None:
             self.rollout_s.append(trajectory.timing.total_s)
