@@ -2,7 +2,8 @@
 
 It proves the sandbox, checks the verifier, evaluates a small language model on tasks in which it
 calls a tool, trains it with reinforcement learning, picks the best checkpoint on the eval split,
-and measures it once on tasks that nothing was chosen by.
+and measures it once on tasks that nothing was chosen by. From the checks on it is `quintain train`
+with the settings below, which are kept in the run's `config.toml`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import shlex
 import time
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -20,21 +21,49 @@ from rich.markup import escape
 
 from quintain import registry
 from quintain.cli import options as o
-from quintain.cli.console import NEGATIVE, can_resume, err, fail, out, print_json, set_verbose, verb
+from quintain.cli.console import (
+    NEGATIVE,
+    can_resume,
+    err,
+    fail,
+    out,
+    print_json,
+    set_verbose,
+    verb,
+)
 from quintain.cli.doctor import probe, show_probe
-from quintain.cli.follow import Follower
-from quintain.cli.session import ready
-from quintain.cli.train import selection_json, show_selection, show_times
-from quintain.envs.environment import Environment
-from quintain.loop import EvalSettings, TrainRun, atrain
-from quintain.policies.local import Local
+from quintain.cli.session import prepare
+from quintain.cli.settings import Settings
+from quintain.cli.train import selection_json, show_selection, show_times, train_session
+from quintain.loop import TrainRun
 from quintain.rollouts import run_blocking
 from quintain.store import new_folder
-from quintain.training.config import TrainConfig
 from quintain.viewer.report import report
 
-DEMONSTRATIONS, WARM_STEPS = 1000, 150
-"""What the tiny model learns from before it is evaluated."""
+SMOLLM2: dict[str, Any] = {
+    "environment": "calculator",
+    # One core samples while the other one learns.
+    "policy": {"name": "smollm2", "lora": 16, "threads": 1},
+    "train": {
+        "steps": 8, "group_size": 8, "groups_per_step": 8, "lr": 2e-4, "eval_every": 4,
+        "mode": "async", "max_staleness": 2, "learner_threads": 1,
+    },
+    "evaluation": {"samples": 1, "limit": 64, "heldout_samples": 1, "heldout_limit": 200},
+}  # fmt: skip
+"""A real language model of 135 million parameters; adapters are trained."""
+TINY: dict[str, Any] = {
+    "environment": "calculator",
+    "options": {"shots": 0, "largest": 99},
+    "policy": {"name": "local", "dtype": "float32", "tool_format": "tags", "threads": 1},
+    "train": {
+        "steps": 20, "group_size": 8, "groups_per_step": 8, "lr": 3e-4, "eval_every": 10,
+        "mode": "async", "max_staleness": 2, "learner_threads": 1,
+    },
+    "evaluation": {"samples": 1, "limit": 64, "heldout_samples": 1, "heldout_limit": 200},
+}  # fmt: skip
+"""A model of 0.8 million parameters, made here and now; all of it is trained."""
+DEMONSTRATIONS, WARM_STEPS, WARM_BATCH = 2000, 80, 16
+"""What the tiny model sees of the task first: fresh, it never earns a reward."""
 
 
 class Which(StrEnum):
@@ -103,66 +132,37 @@ async def _quickstart(
     show_probe(found, console)
     if not found.available or (found.missing and not allow_weaker):
         fail("the sandbox cannot be had as asked for; --allow-weaker goes on without", NEGATIVE)
-    sandbox_s = time.monotonic() - began
+    times = {"the sandbox": time.monotonic() - began}
 
-    _title(
-        console,
-        "2. The environment: a question, a calculator in the sandbox, an answer with its result",
-    )
-    environment: Environment = registry.environments.get("calculator")(seed=seed)
-    model, training, evaluation = await _plan(which, environment, seed)
-    console.print(f"  policy {model.name}, {training.steps} steps of {training.algorithm}")
+    _title(console, "2. The model")
+    since = time.monotonic()
+    settings = await asyncio.to_thread(_settings, which, allow_weaker, seed)
+    made = prepare(settings, ("--config", str(folder / "config.toml")))
+    times["the model"] = time.monotonic() - since
+    console.print(f"  {made.policy.name}, to be trained on {made.environment.name}")
 
-    _title(
-        console,
-        "3. Checks, evaluation, training with evaluations on the way, selection, held-out tasks",
-    )
-    follower = Follower(folder, training.steps, console)
-    watcher = asyncio.create_task(follower.watch())
-    try:
-        async with ready(model):
-            run = await atrain(
-                environment,
-                model,
-                config=training,
-                evaluation=evaluation,
-                run=folder,
-                resume=resume,
-                on_event=follower,
-                host={"allow_weaker": allow_weaker},
-            )
-    finally:
-        watcher.cancel()
-    return run, {"sandbox": sandbox_s, **follower.times, "in all": time.monotonic() - began}
+    _title(console, "3. Checks, evaluation, training with evaluations on the way, held-out tasks")
+    run, spent = await train_session(made, folder, resume, console)
+    return run, {**times, **spent, "in all": time.monotonic() - began}
 
 
-async def _plan(
-    which: Which, environment: Environment, seed: int
-) -> tuple[Local, TrainConfig, EvalSettings]:
-    """The model, and how long it is trained and measured so that the whole fits its time."""
-    # One core samples while the other one learns.
-    common = {"mode": "async", "max_staleness": 2, "learner_threads": 1, "seed": seed}
+def _settings(which: Which, allow_weaker: bool, seed: int) -> Settings:
+    """What is trained on what, and for how long."""
+    common = {"seed": seed, "allow_weaker": allow_weaker}
     if which is Which.smollm2:
-        return (
-            registry.policies.get("smollm2")(lora=16, threads=1, seed=seed),
-            TrainConfig(steps=8, lr=2e-4, eval_every=4, **common),
-            EvalSettings(samples=1, limit=64, heldout_samples=1, heldout_limit=200),
-        )
-    return (
-        await asyncio.to_thread(_warm_tiny, environment, seed),
-        TrainConfig(steps=20, lr=3e-4, eval_every=10, **common),
-        EvalSettings(samples=1, limit=100, heldout_samples=2, heldout_limit=200),
+        return Settings.model_validate({**SMOLLM2, **common})
+    environment = registry.environments.get("calculator")(**TINY["options"])
+    fresh = registry.policies.get("tiny")(threads=1, seed=seed)
+    warm = registry.load("quintain.policies.local:warm_started")(
+        fresh.spec,
+        environment.demonstrations(DEMONSTRATIONS, seed),
+        steps=WARM_STEPS,
+        batch=WARM_BATCH,
+        seed=seed,
+        tool_format=fresh.tool_format,
     )
-
-
-def _warm_tiny(environment: Environment, seed: int) -> Local:
-    """A model from scratch that has seen some demonstrations: else it never earns a reward."""
-    fresh: Local = registry.policies.get("tiny")(threads=1, seed=seed)
-    assert environment.demonstrations is not None
-    demonstrations = environment.demonstrations(DEMONSTRATIONS, seed)
-    warm = registry.load("quintain.policies.local:warm_started")
-    spec = warm(fresh.spec, demonstrations, steps=WARM_STEPS, seed=seed)
-    return Local(spec, name="tiny", tool_format=fresh.tool_format)
+    policy = {**TINY["policy"], "model": warm.source}
+    return Settings.model_validate({**TINY, **common, "policy": policy})
 
 
 def _title(console: Console, text: str) -> None:

@@ -69,6 +69,16 @@ def session(
     """
     changes = list(changes or ())
     settings = settings_from(file=file, changes=changes, values=values)
+    return prepare(settings, typed(values, file=file, changes=changes))
+
+
+def prepare(settings: Settings, typed: Sequence[str]) -> Session:
+    """Makes what the settings name.
+
+    Args:
+        settings: as given.
+        typed: the options that say the same to `run`.
+    """
     environment = make_environment(settings.environment, settings.options)
     if settings.policy.checkpoint is not None and settings.policy.name is None:
         known = checkpoints.settings_of(settings.policy.checkpoint)
@@ -78,7 +88,7 @@ def session(
         settings=resolved(settings, environment),
         environment=environment,
         policy=policy,
-        typed=typed(values, file=file, changes=changes),
+        typed=tuple(typed),
     )
 
 

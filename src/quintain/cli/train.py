@@ -76,10 +76,8 @@ def train_command(
         changes=changes,
     )
     folder = out_folder or new_folder(f"train-{made.environment.name}")
-    if not (folder / "run.sqlite").exists():
-        write_config(folder, made.settings)
     can_resume(f"quintain train --resume --out {shlex.quote(str(folder))}")
-    run, times = run_blocking(_train(made, folder, resume, err() if as_json else out()))
+    run, times = run_blocking(train_session(made, folder, resume, err() if as_json else out()))
     chosen = run.select()
     if as_json:
         print_json({"folder": str(folder), **selection_json(chosen), "times_s": times})
@@ -90,9 +88,12 @@ def train_command(
         out().print(f"  quintain report {shlex.quote(str(folder))}")
 
 
-async def _train(
+async def train_session(
     made: Session, folder: Path, resume: bool, console: Console
 ) -> tuple[TrainRun, dict[str, float]]:
+    """Trains as the settings say, telling how it goes; returns the run and where the time went."""
+    if not (folder / "run.sqlite").exists():
+        write_config(folder, made.settings)
     settings = made.settings
     follower = Follower(folder, settings.train.steps, console)
     watcher = asyncio.create_task(follower.watch())
