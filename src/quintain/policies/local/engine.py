@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from quintain.policies.local.decoder import Decoder, Rows
-from quintain.policies.local.kv import Prefixes, Slots, common_prefix
+from quintain.policies.local.kv import Prefixes, Slots, common_prefix, longer_prefix
 from quintain.policies.local.sampler import choose
 
 SHARE = 8
@@ -223,8 +223,10 @@ class Engine:
             sequence = self._waiting.popleft()
             ids = np.asarray(sequence.ids)
             have, copy, source = self._computed(ids, len(self._running) - len(placed))
-            shared = max((common_prefix(other, ids) for other in arrays), default=0)
-            if min(shared, len(ids) - 1) >= have + SHARE:
+            enough = have + SHARE - 1
+            if enough < len(ids) - 1 and any(
+                longer_prefix(other, ids, enough) > enough for other in arrays
+            ):
                 later.append(sequence)
                 continue
             slot = len(self._running)
@@ -252,7 +254,8 @@ class Engine:
         source = -1
         for slot in range(running):
             other = self._running[slot]
-            if other.cached > length:
+            # A list, looked at once before it is made an array: see `longer_prefix`.
+            if length < min(other.cached, len(ids)) and other.ids[length] == ids[length]:
                 shared = common_prefix(np.asarray(other.ids[: other.cached]), ids)
                 if shared > length:
                     length, copy, source = shared, None, slot

@@ -102,6 +102,16 @@ def common_prefix(left: Ids, right: Ids) -> int:
     return int(different[0]) if len(different) else length
 
 
+def longer_prefix(left: Ids, right: Ids, than: int) -> int:
+    """How many leading ids two sequences share, when more than `than`; else `than`.
+
+    Most pairs differ early: one look at the first place that matters spares the comparison.
+    """
+    if min(len(left), len(right)) <= than or left[than] != right[than]:
+        return than
+    return max(than, common_prefix(left, right))
+
+
 class Prefixes:
     """Kept copies, found by the longest common beginning of their ids.
 
@@ -121,10 +131,7 @@ class Prefixes:
         """The kept copy that shares the longest beginning with `ids`, and how long that is."""
         best, name = 0, ""
         for key, (kept, _) in self._kept.items():
-            # Most differ early or share all: the last place of the best so far tells quickly.
-            if len(kept) <= best or len(ids) <= best or kept[best] != ids[best]:
-                continue
-            length = common_prefix(kept, ids)
+            length = longer_prefix(kept, ids, best)
             if length > best:
                 best, name = length, key
         if not best:
