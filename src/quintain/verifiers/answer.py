@@ -42,9 +42,9 @@ _FRACTION = re.compile(
     r"(-?)(?:\\[dtc]?frac\{(-?\d{1,400})\}\{(\d{1,400})\}|(\d{1,400})/(\d{1,400}))"
 )
 _THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,])")
-_DECIMAL_COMMA = re.compile(r"([^\d]*\d+),(\d{1,2}|\d{4,})([^\d,]*)")
+_DECIMAL_COMMA = re.compile(r"(-?\s{0,3}\d+),(\d{1,2}|\d{4,})([^\d,()\[\]{}]*)")
 _MONEY = re.compile(r"(-?\d[\d.,]*)\s*\\?[$€£][\s.a-zA-Z]{0,20}")
-_WORDS = re.compile(r"[A-Za-z][A-Za-z '\-]*")
+_WORDS = re.compile(r"[A-Za-z][A-Za-z][A-Za-z '\-]*[.!]?")
 _DATES = (
     "%Y-%m-%d", "%d %B %Y", "%d %b %Y", "%B %d %Y", "%b %d %Y", "%Y/%m/%d", "%d.%m.%Y",
 )  # fmt: skip
@@ -326,6 +326,8 @@ class Answer:
         return None if undecided else False
 
     def _mathematics(self, gold: str, found: str) -> Decided:
+        if _is_words(gold) and _is_words(found) and _words(gold) == _words(found):
+            return True
         wanted = self._tree(_joined(gold))
         if wanted is None:
             return self._outside(gold, found)
@@ -344,9 +346,7 @@ class Answer:
         """A gold that is not in the grammar: the same notation, the same words, or undecided."""
         if _squeezed(gold) == _squeezed(found):
             return True
-        if _WORDS.fullmatch(gold):
-            return _words(gold) == _words(found)
-        return None
+        return False if _is_words(gold) else None
 
     def _tree(self, text: str) -> Node | None:
         try:
@@ -378,6 +378,9 @@ def _written_out(node: Node) -> bool:
         return _written_out(node[1])
     if kind == "rel":
         return _written_out(node[2][-1][1])
+    if kind == "mul":
+        # 6 × 10⁵ is how large numbers are written.
+        return len(node[1]) == 2 and node[1][0][0] in ("num", "neg") and _power_of_ten(node[1][1])
     if kind == "add":
         # A mixed number is a sum of a whole and a proper fraction.
         parts = node[1]
@@ -392,6 +395,11 @@ def _written_out(node: Node) -> bool:
             and (top[1] if top[0] == "num" else top[1][1]) % bottom[1] != 0
         )
     return bool(kind == "num")
+
+
+def _power_of_ten(node: Node) -> bool:
+    exponent = node[2] if node[0] == "pow" and node[1][:2] == ("num", 10) else None
+    return exponent is not None and (exponent[1] if exponent[0] == "neg" else exponent)[0] == "num"
 
 
 def _verdict(passed: bool, why: str, gold: str, found: str | None) -> Verdict:
@@ -452,13 +460,20 @@ def _squeezed(text: str) -> str:
 
 
 def _words(text: str) -> list[str]:
-    text = re.sub(r"\\(?:text|textbf|mathrm|textit)\s*\{([^{}]*)\}", r"\1", text)
-    return re.findall(r"[^\W_]+", text.casefold())
+    return re.findall(r"[^\W_]+", _without_text(text).casefold())
+
+
+def _is_words(text: str) -> bool:
+    """Whether it is prose; a single letter is a variable."""
+    return _WORDS.fullmatch(_without_text(text)) is not None
+
+
+def _without_text(text: str) -> str:
+    return re.sub(r"\\(?:text|textbf|mathrm|textit|mathbf)\s*\{([^{}]*)\}", r"\1", text).strip()
 
 
 def _chosen(text: str, choices: tuple[str, ...]) -> str | None:
-    text = re.sub(r"\\(?:text|textbf|mathrm|textit|mathbf)\s*\{([^{}]*)\}", r"\1", text)
-    text = text.strip().strip("$*_` .").strip()
+    text = _without_text(text).strip("$*_` .").strip()
     if choices:
         known = {choice.casefold(): choice for choice in choices}
         return known.get(text.casefold().strip("()[]"))

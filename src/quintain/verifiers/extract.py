@@ -38,7 +38,9 @@ _MATH = re.compile(
 _JOINS_MATH = re.compile(r"\s{0,9}(?:,|;|,?\s{0,9}and|,?\s{0,9}or)?\s{0,9}")
 _MATH_UNIT = re.compile(r"\s{0,9}(?:\\?%|[a-zA-Z]{1,20})(?:\s[a-zA-Z]{1,20})?[\s.]{0,9}\Z")
 _NUMBER = re.compile(r"-?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:/\d+)?%?")
-_LABEL = re.compile(r"\A[^\s:=$\\]{1,30}(?:\s[^\s:=$\\]{1,30}){0,3}\s*:\s+")
+_LABEL = re.compile(
+    r"\A(?=[^:]{0,130}[A-Za-z]{2})[^\s:=$\\]{1,30}(?:\s[^\s:=$\\]{1,30}){0,3}\s*:\s+"
+)
 
 
 def last_box(text: str, *, lenient: bool = False) -> str | None:

@@ -225,9 +225,9 @@ class _Parser:
         whole = factors[-1]
         if before[0] == "number" and "." not in before[1] and self.at("command", "frac"):
             start = self.place
-            part = self.power()
+            part = self.atom()
             if part[0] == "div" and _proper(part) and whole[0] == "num":
-                return ("add", (whole, part))
+                return self.postfix(("add", (whole, part)))
             self.place = start
         if self.next[0] == "number":
             after = self.tokens[self.place + 1 : self.place + 3]
@@ -302,7 +302,7 @@ class _Parser:
     def atom(self) -> Node:
         kind, text = self.take()
         if kind == "number":
-            return _number(text)
+            return self.based(_number(text))
         if kind == "name":
             return self.name(text)
         if kind == "command":
@@ -312,7 +312,7 @@ class _Parser:
         if kind == "op" and text == "{":
             return self.group()
         if kind == "op" and text == "\\{":
-            return ("set", self.items("\\}"))
+            return self.braces()
         if kind == "op" and text == "|":
             self.in_abs += 1
             inside = self.sum()
@@ -320,6 +320,24 @@ class _Parser:
             self.expect("|")
             return ("abs", inside)
         raise NotMath(f"unexpected {text!r}" if text else "the expression ends too early")
+
+    def based(self, value: Node) -> Node:
+        """`2516_8` is a numeral in base 8."""
+        if not self.skip("op", "_"):
+            return value
+        base = self.argument(digit=False)
+        if base[0] != "num":
+            raise NotMath("a base that is not a number")
+        return ("unit", value, f"base {base[1]}")
+
+    def braces(self) -> Node:
+        """A set by its elements, or by a condition: `{x : x > 3}` is the condition."""
+        bar = self.tokens[self.place + 1] if self.next[0] == "name" else _END
+        if bar in (("op", "|"), ("op", ":")):
+            self.place += 2
+            conditions = self.items("\\}")
+            return conditions[0] if len(conditions) == 1 else ("list", conditions)
+        return ("set", self.items("\\}"))
 
     def name(self, text: str) -> Node:
         name = self.subscripted(text)

@@ -166,6 +166,17 @@ def _relation(node: Node) -> Node:
 def _interval(node: Node) -> Node | None:
     """The interval that inequalities in one variable, linear in it, describe."""
     expressions = [node[1], *(item for _, item in node[2])]
+    if [operator for operator, _ in node[2]] == ["!="]:
+        solved = _solve(*expressions)
+        if solved is None:
+            return None
+        sides = (("neg", _INF), solved[1]), (solved[1], _INF)
+        return (
+            "named",
+            ("sym", solved[0]),
+            ("cup", tuple(("tuple", "(", ")", s) for s in sides)),
+            node,
+        )
     low: tuple[Node, bool] = (("neg", _INF), False)
     high: tuple[Node, bool] = (_INF, False)
     variable: str | None = None
@@ -356,7 +367,10 @@ def _collections(gold: Node, answer: Node, rules: Rules) -> Decided:
     if kinds == {"list", "tuple"}:
         items = [node[1] if node[0] == "list" else node[3] for node in (gold, answer)]
         brackets = gold if gold[0] == "tuple" else answer
-        if (brackets[1], brackets[2]) not in (("(", ")"), ("[", "]")):
+        # [0, 1] is an interval, never the two numbers.
+        if (brackets[1], brackets[2]) != ("(", ")") and (
+            (brackets[1], brackets[2]) != ("[", "]") or len(brackets[3]) == 2
+        ):
             return False
         return _pairs(items[0], items[1], rules, ordered=True)
     if kinds - {"list", "set"}:

@@ -94,6 +94,12 @@ GREEK = frozenset(
         "Lambda Xi Sigma Phi Psi Omega ell hbar ",
     )
 )
+UNITS = frozenset(
+    re.findall(
+        r"\w+", "cm mm km kg mg ml ft hr hrs min sec lb lbs oz mph kph yd mi Hz kW kJ km2 cm2"
+    )
+)
+"""Read as units right behind a number; single letters stay variables."""
 _VARIABLE_RUNS = ("abcd", "klmn", "mnpq", "pqrst", "uvwxyz")
 _TOKEN = re.compile(
     r"(?P<number>\d+\.\d+|\d+\.(?![\d.])|\.\d+|\d+)"
@@ -114,8 +120,18 @@ def plain(text: str) -> str:
     if "\\begin" not in text:
         text = re.sub(r"\\\\(?=[a-zA-Z({\[)}\]])", r"\\", text)
     text = text.replace("\\n", "\n") if re.search(r"\\n(?![a-zA-Z])", text) else text
+    text = re.sub(r"(\d{0,40})\.(\d{0,40})\\overline\{(\d{1,40})\}", _repeating, text)
+    if "\\" not in text:
+        text = re.sub(r"(?<![\w.])(\d+(?:\.\d+)?)[eE]([+-]?\d{1,3})(?![\w.])", r"\1*10^{\2}", text)
     text = re.sub(r"\\[()\[\]]|\$\$|(?<!\\)\$", " ", text)
     return text.strip()
+
+
+def _repeating(match: re.Match[str]) -> str:
+    whole, once, again = match.groups()
+    nines = (10 ** len(again) - 1) * 10 ** len(once)
+    top = int(whole + once + again) - int(whole + once or "0")
+    return f"\\frac{{{top}}}{{{nines}}}"
 
 
 def _superscript(match: re.Match[str]) -> str:
@@ -245,7 +261,10 @@ def _name(found: str, tokens: list[Token], *, as_text: bool = False) -> None:
     """A run of letters: a function, a constant, variables side by side, or a word."""
     lower = WORD_SYNONYMS.get(found.lower(), found.lower())
     match = re.match(r"(and|or)(?![a-z])", found)
-    if match and not as_text and len(found) > len(match.group()):
+    before = tokens[-1] if tokens else ("", "")
+    if found in UNITS and (before[0] == "number" or before == ("op", "}")):
+        tokens.append(("word", found))
+    elif match and not as_text and len(found) > len(match.group()):
         tokens.append(("op", match.group()))
         _name(found[match.end() :], tokens)
     elif lower in ("and", "or"):
