@@ -41,7 +41,7 @@ def test_version_2_with_a_delegated_group(tmp_path):
     plan = wire.Plan()
     cgroups.limit(plan, found, "q", 7, SandboxSpec(memory_mb=10, disk_mb=6, cpus=0.5), "/host")
     steps = _steps(plan)
-    folder = f"/host{group.parent}/q/7"
+    folder = f"/host{group.parent}/q/00000007"
     assert steps[0] == (wire.MKDIR, [folder])
     assert (wire.WRITE, [f"{folder}/memory.max", str(16 << 20)]) in steps
     assert (wire.WRITE, [f"{folder}/memory.swap.max", "0"]) in steps

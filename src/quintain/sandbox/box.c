@@ -55,10 +55,12 @@ enum { VERSION = 1 };
 enum { INIT = 1, OPEN, CLOSE, READY = 8, FAILED, GONE };
 enum { EXEC = 16, OPENFILE, KILL, UP = 32, BROKEN, OPENED, REFUSED };
 enum { MKDIR = 1, WRITE, LINK, UNSHARE, MOUNT, PIVOT, MKNOD, HOSTNAME, LOOPBACK, USERNS, COUNTER,
-       RLIMIT, FILTER, CLEAN, JOIN, UMOUNT, UNLINK, KEEP };
+       RLIMIT, FILTER, CLEAN, JOIN, UMOUNT, UNLINK, KEEP,
+       BASE, ENTER };
 static const char *const step_names[] = {
     "", "mkdir", "write", "link", "unshare", "mount", "pivot_root", "mknod", "sethostname",
-    "loopback", "user namespace", "open", "rlimit", "filter", "clean", "open", "umount", "unlink", "open"};
+    "loopback", "user namespace", "open", "rlimit", "filter", "clean", "open", "umount", "unlink", "open",
+    "base", "enter"};
 enum { OPTIONAL = 1, CREATE = 2, SELF_MAP = 4, KEEP_OLD = 8 };
 enum { OOM_COUNTER, PIDS_COUNTER, PIDS_LIMIT };
 enum { READ_FILE, REPLACE, TAKE };
@@ -299,6 +301,11 @@ static int pivot(const struct step *s) {
   return chdir("/");
 }
 
+static int enter(const struct step *s) {
+  if (chdir(s->s[0]) < 0 || mount(".", "/", NULL, MS_MOVE, NULL) < 0) return -1;
+  return chroot(".") < 0 ? -1 : chdir("/");
+}
+
 static int make_folder(const struct step *s) {
   if (mkdir(s->s[0], s->a) < 0) return -1;
   return s->b == NOBODY ? 0 : chown(s->s[0], s->b, s->c);
@@ -355,6 +362,8 @@ static int carry_out_step(const struct step *s) {
   }
   case UMOUNT: return umount2(s->s[0], MNT_DETACH);
   case UNLINK: return unlink(s->s[0]);
+  case BASE: return 0;
+  case ENTER: return enter(s);
   case KEEP: {
     int fd = open(s->s[0], O_PATH | O_CLOEXEC);
     if (fd < 0 || dup3(fd, KEPT_FD, O_CLOEXEC) < 0) return -1;
@@ -372,7 +381,7 @@ static int carry_out(char *plan, size_t length, char *error, size_t *error_lengt
     if (carry_out_step(&s) == 0 || s.flags & OPTIONAL) continue;
     uint32_t why = (uint32_t)errno;
     memcpy(error, &why, 4);
-    const char *name = s.kind <= KEEP ? step_names[s.kind] : "step";
+    const char *name = s.kind <= ENTER ? step_names[s.kind] : "step";
     *error_length = 4 + (size_t)snprintf(error + 4, 300, "%s %.80s %.80s", name,
                                          s.count > 0 && s.kind < RLIMIT && s.kind != USERNS ? s.s[0] : "",
                                          s.count > 1 && s.kind > WRITE && s.kind < USERNS ? s.s[1] : "");
@@ -751,12 +760,22 @@ static void answer(int control, struct frame *f) {
   release_frame(f);
 }
 
+/* Moves the descriptors that a supervisor needs to 3, 4, ... and closes all others above 2. */
+static void keep_only(int *control) {
+  int *wanted[16] = {control, &sync_fd}, count = 2;
+  for (int i = 0; i < join_count; i++) wanted[count++] = &joins[i];
+  for (int i = 0; i < 3; i++)
+    if (counters[i] >= 0) wanted[count++] = &counters[i];
+  for (int i = 0; i < count; i++) *wanted[i] = fcntl(*wanted[i], F_DUPFD_CLOEXEC, 100);
+  for (int i = 0; i < count; i++)
+    if ((*wanted[i] = dup3(*wanted[i], 3 + i, O_CLOEXEC)) < 0) _exit(2);
+  close_from(3 + (unsigned)count);
+}
+
 /* The life of a sandbox's first process; never returns. */
 static void supervise(char *plan, size_t length, int control, int sync) {
-  int high[2] = {fcntl(control, F_DUPFD_CLOEXEC, 100), fcntl(sync, F_DUPFD_CLOEXEC, 100)};
-  control = 3, sync_fd = 4;
-  if (dup3(high[0], 3, O_CLOEXEC) < 0 || dup3(high[1], 4, O_CLOEXEC) < 0) _exit(2);
-  close_from(5);
+  sync_fd = sync;
+  keep_only(&control);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   prctl(PR_SET_NAME, "supervisor");
   prctl(PR_SET_DUMPABLE, 0);
@@ -820,6 +839,63 @@ static void read_plan(char *plan, size_t length, struct box *b) {
   }
 }
 
+struct base { char *name; int space; };
+
+static struct base *bases;
+static size_t base_count;
+static int own_space = -1;
+
+/* The life of a process that makes a base and holds it until the server has it; never returns. */
+static void make_base(char *plan, size_t length, int sock) {
+  char error[304] = {0};
+  size_t error_length = 4;
+  prctl(PR_SET_DUMPABLE, 1); /* so that the server may open its namespace */
+  if (carry_out(plan, length, error, &error_length) < 0) {
+    send_frame(sock, FAILED, 0, error, error_length, -1);
+    _exit(1);
+  }
+  send_frame(sock, READY, 0, NULL, 0, -1);
+  char word;
+  while (read(sock, &word, 1) > 0) continue;
+  _exit(0);
+}
+
+/* The mount namespace of a base, made if it is not there; -1 with `error` filled. */
+static int base_space(const struct step *s, char *error, size_t *error_length) {
+  for (size_t i = 0; i < base_count; i++)
+    if (!strcmp(bases[i].name, s->s[0])) return bases[i].space;
+  int pair[2], space = -1;
+  uint32_t why = ENOMEM;
+  memcpy(error, &why, 4);
+  *error_length = 4;
+  struct base *more = realloc(bases, (base_count + 1) * sizeof *more);
+  if (!more) return -1;
+  bases = more;
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0) return -1;
+  pid_t pid = fork();
+  if (pid == 0) {
+    close(pair[0]);
+    make_base(s->s[1], s->n[1], pair[1]);
+  }
+  close(pair[1]);
+  char answer[8 + 304];
+  ssize_t got = pid < 0 ? -1 : recv(pair[0], answer, sizeof answer, 0);
+  if (got >= 8 && number_at(answer) == READY) {
+    char path[64];
+    snprintf(path, sizeof path, "/host/proc/%d/ns/mnt", pid);
+    space = open(path, O_RDONLY | O_CLOEXEC);
+    why = (uint32_t)errno;
+    memcpy(error, &why, 4);
+  } else if (got > 12) {
+    *error_length = (size_t)got - 8;
+    memcpy(error, answer + 8, *error_length);
+  }
+  close(pair[0]);
+  if (pid > 0) waitpid(pid, NULL, 0);
+  if (space >= 0) bases[base_count++] = (struct base){strdup(s->s[0]), space};
+  return space;
+}
+
 static void failed(uint32_t number, const char *what) {
   char body[128];
   uint32_t why = (uint32_t)errno;
@@ -828,8 +904,43 @@ static void failed(uint32_t number, const char *what) {
   send_frame(owner, FAILED, number, body, 4 + (size_t)n, -1);
 }
 
+/* What the server itself does of a plan: the control groups, and the base to be born into. Returns
+ * the base's mount namespace and where the supervisor's part begins; -1 with `error` filled. */
+static int prepare(struct frame *f, char **rest, char *error, size_t *error_length) {
+  char *at = f->body, *end = f->body + f->length;
+  for (struct step s; next_step(&at, end, &s);) {
+    if (s.kind != BASE) continue;
+    size_t own = (size_t)(s.s[0] - 20 - f->body);
+    *rest = at;
+    if (carry_out(f->body, own, error, error_length) < 0) return -1;
+    return base_space(&s, error, error_length);
+  }
+  uint32_t why = EINVAL;
+  memcpy(error, &why, 4);
+  *error_length = 4;
+  return -1;
+}
+
+static void forget_groups(void) {
+  for (int i = 0; i < join_count; i++) close(joins[i]);
+  for (int i = 0; i < 3; i++)
+    if (counters[i] >= 0) close(counters[i]), counters[i] = -1;
+  join_count = 0;
+}
+
+/* Forks the supervisor into the base's mount namespace and a new PID namespace. */
+static pid_t bear(struct frame *f, char *rest, int space, int sync) {
+  if (setns(space, CLONE_NEWNS) < 0) return -1;
+  pid_t pid = (pid_t)syscall(SYS_clone, CLONE_NEWPID | SIGCHLD, 0, 0, 0, 0);
+  if (pid == 0) supervise(rest, (size_t)(f->body + f->length - rest), f->fds[0], sync);
+  int why = errno;
+  if (setns(own_space, CLONE_NEWNS) < 0) _exit(3);
+  errno = why;
+  return pid;
+}
+
 static void open_box(struct frame *f, int events) {
-  int pair[2];
+  int pair[2] = {-1, -1};
   if (box_count == box_room) {
     size_t room = box_room ? box_room * 2 : 64;
     struct box *more = realloc(boxes, room * sizeof *more);
@@ -844,19 +955,24 @@ static void open_box(struct frame *f, int events) {
   if (!b->plan || f->fd_count != 1) return failed(f->number, "memory");
   memcpy(b->plan, f->body, f->length);
   read_plan(b->plan, f->length, b);
-  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0) {
-    failed(f->number, "socketpair");
-    free(b->plan);
-    return;
+  char error[304], *rest = NULL;
+  size_t error_length = 4;
+  int space = prepare(f, &rest, error, &error_length);
+  pid_t pid = -1;
+  if (space >= 0) {
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) == 0)
+      pid = bear(f, rest, space, pair[1]);
+    uint32_t why = (uint32_t)errno;
+    memcpy(error, &why, 4);
+    memcpy(error + 4, "clone", error_length = 5);
+    error_length += 4;
+    if (pair[1] >= 0) close(pair[1]);
   }
-  pid_t pid = (pid_t)syscall(SYS_clone, CLONE_NEWPID | SIGCHLD, 0, 0, 0, 0);
-  if (pid == 0) supervise(f->body, f->length, f->fds[0], pair[1]);
-  int why = errno;
-  close(pair[1]);
+  forget_groups();
   if (pid < 0) {
-    errno = why;
-    failed(f->number, "clone");
-    close(pair[0]);
+    send_frame(owner, FAILED, f->number, error, error_length, -1);
+    if (pair[0] >= 0) close(pair[0]);
+    remove_groups(b->clean, b->clean_count);
     free(b->plan);
     return;
   }
@@ -963,7 +1079,8 @@ int main(int argc, char **argv) {
   }
   release_frame(&f);
   read_plan(plan, f.length, &stage);
-  if (send_frame(owner, READY, VERSION, NULL, 0, -1) < 0) return 1;
+  own_space = open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC);
+  if (own_space < 0 || send_frame(owner, READY, VERSION, NULL, 0, -1) < 0) return 1;
   serve(signals, watch_owner);
   for (size_t i = 0; i < box_count; i++) kill(boxes[i].pid, SIGKILL);
   for (size_t i = 0; i < box_count; i++) {

@@ -192,14 +192,15 @@ def limit(
 ) -> None:
     """Steps that make one sandbox's groups with its limits, and let its commands join."""
     for place in groups.places():
-        folder = f"{host}{place}/{name}/{number}"
+        folder = f"{host}{place}/{name}/{number:08d}"
         plan.add(wire.MKDIR, folder, a=0o755)
         plan.add(wire.CLEAN, folder)
         # Version 1: a thread that moves itself takes no global lock; `cgroup.procs` would wait
         # for a grace period of the whole machine (tens of milliseconds under load).
         plan.add(wire.JOIN, f"{folder}/{'tasks' if groups.version == 1 else 'cgroup.procs'}")
     path = {
-        controller: f"{host}{place}/{name}/{number}" for controller, place in groups.folders.items()
+        controller: f"{host}{place}/{name}/{number:08d}"
+        for controller, place in groups.folders.items()
     }
     bytes_ = str((spec.memory_mb + spec.disk_mb) << 20)
     quota = str(max(1000, int(spec.cpus * PERIOD_US)))

@@ -36,6 +36,7 @@ ROUNDS = 3000
 YOUNG_ROUNDS = 200
 FREEZE_AFTER, KILL_ALL_AFTER, KILL_ALL_FROZEN = 4, 100, 2000
 PROC_MAGIC = 0x9FA0
+MS_MOVE = 8192
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _CALLS = {
@@ -185,6 +186,16 @@ class Supervisor:
         if a == wire.PIDS_LIMIT:
             self.pids_max = s[1].encode()
 
+    def descriptors(self) -> list[int]:
+        """What was opened for the commands to come."""
+        return [*self.joins, *(fd for fd in self.counters if fd >= 0)]
+
+    def renumber(self, moved: list[int]) -> None:
+        """Says where `descriptors` lie now."""
+        rest = iter(moved)
+        self.joins = [next(rest) for _ in self.joins]
+        self.counters = [next(rest) if fd >= 0 else -1 for fd in self.counters]
+
     def _join(self, _f: int, _a: int, _b: int, _c: int, s: list[str], _r: list[bytes]) -> None:
         self.joins.append(os.open(s[0], os.O_WRONLY | os.O_CLOEXEC))
 
@@ -204,6 +215,12 @@ class Supervisor:
         fd = os.open(s[0], os.O_PATH | os.O_CLOEXEC)
         os.dup2(fd, wire.KEPT_FD, inheritable=False)
         os.close(fd)
+
+    def _enter(self, _f: int, _a: int, _b: int, _c: int, s: list[str], _r: list[bytes]) -> None:
+        os.chdir(s[0])
+        _check(_libc.mount(b".", b"/", None, ctypes.c_ulong(MS_MOVE), None), "mount")
+        os.chroot(".")
+        os.chdir("/")
 
     def _nothing(self, _f: int, _a: int, _b: int, _c: int, _s: list[str], _r: list[bytes]) -> None:
         """A step for the server."""
@@ -232,6 +249,8 @@ class Supervisor:
         wire.UMOUNT: ("umount", _umount),
         wire.UNLINK: ("unlink", _unlink),
         wire.KEEP: ("open", _keep),
+        wire.BASE: ("base", _nothing),
+        wire.ENTER: ("enter", _enter),
     }
 
     # --- serving --------------------------------------------------------------------------------
@@ -633,6 +652,8 @@ class Server:
         self.boxes: dict[int, _Box] = {}
         """By the PID of the supervisor."""
         self.clean: list[str] = []
+        self.bases: dict[bytes, int] = {}
+        self.own_space = -1
         self.poll = select.poll()
 
     def run(self) -> None:
@@ -657,6 +678,7 @@ class Server:
         except OSError as error:
             self._failed(0, error)
             return
+        self.own_space = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
         wire.send(self.owner, wire.READY, wire.VERSION)
         try:
             self._loop(wake_r, watch)
@@ -690,23 +712,68 @@ class Server:
     def _open(self, number: int, plan: bytes, fds: list[int]) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         box = _Box(number, ours, plan)
+        here = Supervisor(None, None)
+        try:
+            own, name, base, rest = _parts(plan)
+            here.carry_out(own)
+            space = self._base(name, base)
+            pid = self._bear(space, rest, here, fds[0], theirs.fileno())
+        except OSError as error:
+            ours.close()
+            self._failed(number, error)
+            _remove(box.clean)
+            return
+        finally:
+            theirs.close()
+            for fd in (*fds, *here.descriptors()):
+                os.close(fd)
+        self.boxes[pid] = box
+        self.poll.register(ours, select.POLLIN)
+
+    def _bear(self, space: int, plan: bytes, here: Supervisor, control: int, sync: int) -> int:
+        """Forks the supervisor into the base's mount namespace and a new PID namespace."""
+        _check(_libc.setns(space, wire.NEW_MOUNT), "setns")
         ctypes.pythonapi.PyOS_BeforeFork()
         clone = wire.NEW_PID | signal.SIGCHLD
         pid = int(_libc.syscall(_CALL["clone"], ctypes.c_ulong(clone), 0, 0, 0, 0))
         code = ctypes.get_errno()
         if pid == 0:
             ctypes.pythonapi.PyOS_AfterFork_Child()
-            _be_supervisor(plan, fds[0], theirs.fileno())
+            _be_supervisor(plan, here, control, sync)
         ctypes.pythonapi.PyOS_AfterFork_Parent()
-        theirs.close()
-        for fd in fds:
-            os.close(fd)
+        _check(_libc.setns(self.own_space, wire.NEW_MOUNT), "setns")
         if pid < 0:
+            raise OSError(code, f"clone: {os.strerror(code)}")
+        return pid
+
+    def _base(self, name: bytes, plan: bytes) -> int:
+        """The mount namespace of a base, made once by a process that then ends."""
+        if name in self.bases:
+            return self.bases[name]
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        pid = os.fork()
+        if pid == 0:
+            try:
+                ours.close()
+                _prctl(4, 1)  # so that the server may open its namespace
+                try:
+                    Supervisor(None, None).carry_out(plan)
+                    theirs.send(b"made")
+                except OSError as error:
+                    theirs.send(wire.ERRNO.pack(error.errno or 0) + str(error.strerror).encode())
+                theirs.recv(1)
+            finally:
+                os._exit(0)
+        theirs.close()
+        try:
+            answer = ours.recv(400)
+            if answer != b"made":
+                raise OSError(wire.ERRNO.unpack(answer[:4])[0], answer[4:].decode())
+            self.bases[name] = os.open(f"/host/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+        finally:
             ours.close()
-            self._failed(number, OSError(code, f"clone: {os.strerror(code)}"))
-            return
-        self.boxes[pid] = box
-        self.poll.register(ours, select.POLLIN)
+            os.waitpid(pid, 0)
+        return self.bases[name]
 
     def _map(self, pid: int, box: _Box) -> None:
         self.poll.unregister(box.sync)
@@ -748,6 +815,18 @@ class Server:
         _remove(self.clean)
 
 
+def _parts(plan: bytes) -> tuple[bytes, bytes, bytes, bytes]:
+    """The server's own steps, the name and plan of the base, the supervisor's steps."""
+    at = 0
+    while at < len(plan):
+        start = at
+        step, _, count, _, _, _ = wire.STEP.unpack_from(plan, at)
+        strings, at = wire.take(plan, at + wire.STEP.size, count)
+        if step == wire.BASE:
+            return plan[:start], strings[0], strings[1], plan[at:]
+    raise OSError(errno.EINVAL, "a plan without a base")
+
+
 def _remove(folders: list[str]) -> None:
     """Removes control groups; a group is busy for a moment after its last process."""
     for folder in reversed(folders):
@@ -762,15 +841,15 @@ def _remove(folders: list[str]) -> None:
                 break
 
 
-def _be_supervisor(plan: bytes, control_fd: int, sync_fd: int) -> None:
+def _be_supervisor(plan: bytes, here: Supervisor, control_fd: int, sync_fd: int) -> None:
     """The life of a sandbox's first process; never returns."""
     try:
-        control_fd, sync_fd = _keep_only([control_fd, sync_fd])
-        control = socket.socket(fileno=control_fd)
-        sync = socket.socket(fileno=sync_fd)
+        control_fd, sync_fd, *rest = _keep_only([control_fd, sync_fd, *here.descriptors()])
+        here.renumber(rest)
+        control = here.control = socket.socket(fileno=control_fd)
+        sync = here.sync = socket.socket(fileno=sync_fd)
         _die_with_parent()
         _prctl(4, 0)
-        here = Supervisor(control, sync)
         try:
             here.carry_out(plan)
             here.drop_bounding_set()

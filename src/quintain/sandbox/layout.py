@@ -32,6 +32,8 @@ INIT_UID, USER_UID = 0, 1000
 """Inside: the supervisor, and who runs commands."""
 STAGED = "/stage"
 BOX, DISK, LOWER = "/box", "/disk", "/lower"
+CLEAN = "/clean"
+"""In the server's namespace: where the root of a base is put together."""
 STAGE_SIZE = "size=8m,mode=755"
 
 COVERED = (
@@ -110,11 +112,16 @@ def stage_plan(*, rootless: bool) -> wire.Plan:
     plan.mount("stage", "/tmp", "tmpfs", wire.MS_NOSUID, STAGE_SIZE)
     plan.mkdir(f"/tmp{HOST}")
     plan.add(wire.PIVOT, "/tmp", HOST.lstrip("/"), flags=wire.KEEP_OLD)
-    for folder in (STAGED, BOX, DISK, LOWER, f"{STAGED}/empty"):
+    for folder in (STAGED, CLEAN, f"{STAGED}/empty"):
         plan.mkdir(folder)
     plan.link(f"{HOST.lstrip('/')}/proc", "/proc")
     plan.write(f"{STAGED}/nothing", "", create=True)
     _stage_etc(plan, f"{STAGED}/etc")
+    if rootless:
+        plan.mkdir(f"{STAGED}/dev")
+        for name in DEVICES:
+            plan.write(f"{STAGED}/dev/{name}", "", create=True)
+            plan.mount(f"{HOST}/dev/{name}", f"{STAGED}/dev/{name}", flags=wire.MS_BIND)
     plan.mount("", "/", flags=wire.MS_REMOUNT | wire.MS_RDONLY | wire.MS_NOSUID, data=STAGE_SIZE)
     return plan
 
@@ -161,6 +168,50 @@ class Ids:
         return INIT_UID if spec.user == "root" and not self.rootless else USER_UID
 
 
+def base_plan(spec: SandboxSpec, *, rootless: bool) -> tuple[str, wire.Plan]:
+    """What every sandbox of the same base is born into: a name, and steps that make it once.
+
+    A mount namespace without the host: an empty root with the read-only base, the `/etc` of
+    sandboxes and folders to mount on. A sandbox gets a copy of it, which costs a few mounts instead
+    of the host's, and nothing has to be unmounted.
+    """
+    plan = wire.Plan()
+    plan.add(wire.UNSHARE, a=wire.NEW_MOUNT)
+    plan.mount("", "/", flags=wire.MS_REC | wire.MS_PRIVATE)
+    plan.mount("base", CLEAN, "tmpfs", wire.MS_NOSUID, STAGE_SIZE)
+    for folder in (BOX, DISK, LOWER, STAGED, "/usr"):
+        plan.mkdir(CLEAN + folder)
+    plan.mount(STAGED, CLEAN + STAGED, flags=wire.MS_BIND | wire.MS_REC)
+    if rootless:
+        # The kernel lets a user mount /proc only where one is in sight; a sandbox drops this one.
+        plan.mkdir(f"{CLEAN}/proc")
+        plan.mount(f"{HOST}/proc", f"{CLEAN}/proc", flags=wire.MS_BIND | wire.MS_REC)
+    image = "" if spec.image is None else os.path.realpath(spec.image)
+    if image:
+        plan.bind(HOST + image, CLEAN + LOWER)
+    else:
+        plan.bind(f"{HOST}/usr", f"{CLEAN}/usr")
+        for name in _real_folders():
+            plan.mkdir(f"{CLEAN}/{name}")
+            plan.bind(f"{HOST}/{name}", f"{CLEAN}/{name}")
+        chosen = python()
+        if chosen.prefix:
+            plan.mkdir(f"{CLEAN}/python")
+            plan.bind(f"{HOST}{chosen.prefix}", f"{CLEAN}/python")
+    plan.add(wire.PIVOT, CLEAN)
+    plan.mount("", "/", flags=wire.MS_REMOUNT | wire.MS_RDONLY | wire.MS_NOSUID, data=STAGE_SIZE)
+    if not image:
+        return "host", plan
+    state = os.stat(image)
+    return f"{image}:{state.st_dev}:{state.st_ino}", plan
+
+
+def _real_folders() -> list[str]:
+    """Top-level folders of programs that are no links into `/usr`."""
+    names = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
+    return [name for name in names if os.path.isdir(f"/{name}") and not os.path.islink(f"/{name}")]
+
+
 def box_plan(plan: wire.Plan, spec: SandboxSpec, ids: Ids, *, grouped: bool = True) -> None:
     """Steps by which a sandbox's first process builds its root and gives up its rights.
 
@@ -170,13 +221,12 @@ def box_plan(plan: wire.Plan, spec: SandboxSpec, ids: Ids, *, grouped: bool = Tr
         ids: as the host sees them.
         grouped: whether a control group limits the memory; else each process gets the limit.
     """
-    # Should the host run out of memory, a sandbox goes before its owner.
-    plan.write(f"{HOST}/proc/self/oom_score_adj", "500", optional=True)
+    name, base = base_plan(spec, rootless=ids.rootless)
+    plan.add(wire.BASE, name, bytes(base.data))
     spaces = wire.NEW_MOUNT | wire.NEW_IPC | wire.NEW_UTS | wire.NEW_NET | wire.NEW_CGROUP
     plan.add(wire.UNSHARE, a=spaces)
     plan.add(wire.HOSTNAME, "sandbox")
     plan.add(wire.LOOPBACK)
-    plan.mount("", "/", flags=wire.MS_REC | wire.MS_PRIVATE)
     size = f"size={spec.disk_mb}m,nr_inodes={max(4096, spec.disk_mb * 256)},mode=755"
     own = f",uid={ids.init},gid={ids.init}"
     disk = BOX if spec.image is None else DISK
@@ -184,11 +234,11 @@ def box_plan(plan: wire.Plan, spec: SandboxSpec, ids: Ids, *, grouped: bool = Tr
     if spec.image is None:
         _host_base(plan, ids)
     else:
-        _image_base(plan, spec, ids)
+        _image_base(plan, ids)
     _devices(plan, disk, ids)
     _user_folders(plan, spec, ids)
-    _proc(plan, spec, disk)
-    plan.add(wire.PIVOT, BOX)
+    _proc(plan, spec, disk, ids.rootless)
+    plan.add(wire.ENTER, BOX)
     _rights(plan, spec, ids, grouped)
 
 
@@ -198,27 +248,26 @@ def _host_base(plan: wire.Plan, ids: Ids) -> None:
     plan.mkdir(f"{BOX}/root", 0o700, ids.init)
     plan.mkdir(f"{BOX}/tmp", 0o1777, ids.init)
     plan.mkdir(f"{BOX}/var/tmp", 0o1777, ids.init)
-    plan.bind(f"{HOST}/usr", f"{BOX}/usr")
+    # A copy of a read-only mount is read-only.
+    plan.mount("/usr", f"{BOX}/usr", flags=wire.MS_BIND)
+    for name in _real_folders():
+        plan.mkdir(f"{BOX}/{name}")
+        plan.mount(f"/{name}", f"{BOX}/{name}", flags=wire.MS_BIND)
     for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32"):
         if os.path.islink(f"/{name}"):
             plan.link(os.readlink(f"/{name}"), f"{BOX}/{name}")
-        elif os.path.isdir(f"/{name}"):
-            plan.mkdir(f"{BOX}/{name}")
-            plan.bind(f"{HOST}/{name}", f"{BOX}/{name}")
-    plan.bind(f"{STAGED}/etc", f"{BOX}/etc")
+    plan.mount(f"{STAGED}/etc", f"{BOX}/etc", flags=wire.MS_BIND)
     chosen = python()
     if chosen.prefix:
         plan.mkdir(f"{BOX}/opt/python", owner=ids.init)
-        plan.bind(f"{HOST}{chosen.prefix}", f"{BOX}/opt/python")
+        plan.mount("/python", f"{BOX}/opt/python", flags=wire.MS_BIND)
         packages = f"{BOX}/opt/python/lib/python{chosen.version}/site-packages"
-        plan.bind(f"{STAGED}/empty", packages, optional=True)
+        plan.mount(f"{STAGED}/empty", packages, flags=wire.MS_BIND, optional=True)
 
 
-def _image_base(plan: wire.Plan, spec: SandboxSpec, ids: Ids) -> None:
-    image = os.path.realpath(spec.image or "")
+def _image_base(plan: wire.Plan, ids: Ids) -> None:
     for name in ("upper", "work", "dev"):
         plan.mkdir(f"{DISK}/{name}", owner=ids.init)
-    plan.mount(HOST + image, LOWER, flags=wire.MS_BIND)
     options = f"lowerdir={LOWER},upperdir={DISK}/upper,workdir={DISK}/work"
     options += ",userxattr" if ids.rootless else ",redirect_dir=off"
     plan.mount("overlay", BOX, "overlay", wire.MS_NOSUID | wire.MS_NODEV, options)
@@ -228,7 +277,7 @@ def _image_base(plan: wire.Plan, spec: SandboxSpec, ids: Ids) -> None:
         plan.mkdir(f"{BOX}/{name}", 0o1777, flags=wire.OPTIONAL)
     for name in ("passwd", "group", "hosts", "hostname", "resolv.conf", "nsswitch.conf"):
         plan.write(f"{BOX}/etc/{name}", "", create=True, optional=True)
-        plan.bind(f"{STAGED}/etc/{name}", f"{BOX}/etc/{name}", optional=True)
+        plan.mount(f"{STAGED}/etc/{name}", f"{BOX}/etc/{name}", flags=wire.MS_BIND, optional=True)
 
 
 def _devices(plan: wire.Plan, disk: str, ids: Ids) -> None:
@@ -236,7 +285,7 @@ def _devices(plan: wire.Plan, disk: str, ids: Ids) -> None:
     for name, (major, minor) in DEVICES.items():
         if ids.rootless:
             plan.write(f"{dev}/{name}", "", create=True)
-            plan.mount(f"{HOST}/dev/{name}", f"{dev}/{name}", flags=wire.MS_BIND)
+            plan.mount(f"{STAGED}/dev/{name}", f"{dev}/{name}", flags=wire.MS_BIND)
         else:
             plan.add(wire.MKNOD, f"{dev}/{name}", a=0o020666, b=os.makedev(major, minor))
     for target, name in (("fd", "fd"), ("fd/0", "stdin"), ("fd/1", "stdout"), ("fd/2", "stderr")):
@@ -259,9 +308,11 @@ def _user_folders(plan: wire.Plan, spec: SandboxSpec, ids: Ids) -> None:
         plan.add(wire.MKDIR, made, a=0o755, b=owner, c=owner, flags=wire.OPTIONAL)
 
 
-def _proc(plan: wire.Plan, spec: SandboxSpec, disk: str) -> None:
+def _proc(plan: wire.Plan, spec: SandboxSpec, disk: str, rootless: bool) -> None:
     guarded = wire.MS_NOSUID | wire.MS_NODEV | wire.MS_NOEXEC
     plan.mount("proc", f"{BOX}/proc", "proc", guarded)
+    if rootless:
+        plan.add(wire.UMOUNT, "/proc")
     plan.add(wire.KEEP, f"{BOX}/proc")
     plan.mount(f"{BOX}/proc", f"{BOX}/proc", flags=wire.MS_BIND)
     locked = wire.MS_BIND | wire.MS_REMOUNT | wire.MS_RDONLY | guarded
@@ -281,14 +332,16 @@ def _proc(plan: wire.Plan, spec: SandboxSpec, disk: str) -> None:
 
 
 def _rights(plan: wire.Plan, spec: SandboxSpec, ids: Ids, grouped: bool) -> None:
+    # The sandbox's /proc is read-only; the one below it is reached by the descriptor kept.
+    kept = f"/proc/self/fd/{wire.KEPT_FD}"
+    # Should the host run out of memory, a sandbox goes before its owner.
+    plan.write(f"{kept}/self/oom_score_adj", "500", optional=True)
     if ids.rootless:
         maps = (f"{USER_UID} 0 1\n", f"{USER_UID} 0 1\n")
         plan.add(wire.USERNS, *maps, a=wire.NOBODY, flags=wire.SELF_MAP)
     else:
         maps = (f"{INIT_UID} {ids.init} 1\n{USER_UID} {ids.user} 1\n",) * 2
         plan.add(wire.USERNS, *maps, a=INIT_UID, b=INIT_UID)
-    # The sandbox's /proc is read-only; the one below it is reached by the descriptor kept.
-    kept = f"/proc/self/fd/{wire.KEPT_FD}"
     plan.write(f"{kept}/sys/user/max_user_namespaces", "0", optional=True)
     limits = {
         resource.RLIMIT_CORE: (0, 0),

@@ -43,6 +43,8 @@ log = logging.getLogger(__name__)
 GRACE_S = 5.0
 """How much longer than a command's limit its minder may take to report."""
 CLOSE_S = 20.0
+ANY_NUMBER, ANY_IDS = 99_999_998, (2_147_483_120, 2_147_483_121)
+"""Stand for a sandbox's own number and host ids in the plan of its kind; as long as those."""
 MANY_FILES = 65_536
 INLINE_BYTES = 1 << 20
 """Longer files are read and written in a thread."""
@@ -78,13 +80,13 @@ class NativeSandbox:
         self._closed = False
         self._gone: asyncio.Future[int] | None = None
         ours, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._channel = Channel(ours, self._told, lambda: self._lose("its supervisor hung up"))
+        self._channel = Channel(ours, self._told, self._on_hang_up)
         self._env = layout.environment(spec)
 
-    async def start(self, plan: wire.Plan) -> None:
+    async def start(self, plan: bytes) -> None:
         """Brings it up; called by the backend only."""
         with self._theirs:
-            self._gone = self._server.open(self._number, bytes(plan.data), self._theirs.fileno())
+            self._gone = self._server.open(self._number, plan, self._theirs.fileno())
         self._gone.add_done_callback(self._on_gone)
         async with asyncio.timeout(self.spec.startup_s):
             await self._up
@@ -99,6 +101,11 @@ class NativeSandbox:
             self._up.set_exception(error)
             return
         self._lose(f"its supervisor is gone ({error or gone.result()})")
+
+    def _on_hang_up(self) -> None:
+        # Before it is up, the server knows why and will say so.
+        if self._up.done():
+            self._lose("its supervisor hung up")
 
     def _told(self, kind: int, number: int, body: bytes, fds: list[int]) -> None:
         if kind == wire.UP and not self._up.done():
@@ -417,9 +424,7 @@ class NativeBackend:
         self._numbers += 1
         number = self._numbers
         ids = self._ids(here, number)
-        plan = wire.Plan()
-        cgroups.limit(plan, here.groups, server.name, number, spec, layout.HOST)
-        layout.box_plan(plan, spec, ids, grouped="memory" in here.groups.folders)
+        plan = self._plan(here, server, spec, ids, number)
         sandbox = NativeSandbox(spec, number, server, ids.inside(spec), missing)
         try:
             await sandbox.start(plan)
@@ -484,6 +489,30 @@ class NativeBackend:
         if spec.isolation in ("gvisor", "microvm"):
             missing[spec.isolation] = "the native backend isolates by namespaces"
         return missing
+
+    def _plan(
+        self, here: host.Host, server: SpawnServer, spec: SandboxSpec, ids: layout.Ids, number: int
+    ) -> bytes:
+        """The plan of one sandbox: that of its kind, which is kept, with its own numbers put in."""
+        kind = (spec.image, spec.memory_mb, spec.disk_mb, spec.max_pids, spec.cpus, spec.user,
+                spec.workdir)  # fmt: skip
+        found = server.plans.get(kind)
+        if found is None:
+            any_ids = ids if ids.rootless else layout.Ids(False, *ANY_IDS)
+            plan = wire.Plan()
+            cgroups.limit(plan, here.groups, server.name, ANY_NUMBER, spec, layout.HOST)
+            grouped = "memory" in here.groups.folders
+            layout.box_plan(plan, spec, any_ids, grouped=grouped)
+            found = bytes(plan.data)
+            if spec.image is None:
+                server.plans[kind] = found
+        found = found.replace(f"/{ANY_NUMBER:08d}".encode(), f"/{number:08d}".encode())
+        for any_id, own in zip(ANY_IDS, (ids.init, ids.user), strict=True):
+            if ids.rootless:
+                break
+            found = found.replace(str(any_id).encode(), str(own).encode())
+            found = found.replace(any_id.to_bytes(4, "little"), own.to_bytes(4, "little"))
+        return found
 
     def _ids(self, here: host.Host, number: int) -> layout.Ids:
         if here.rootless:

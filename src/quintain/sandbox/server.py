@@ -34,6 +34,8 @@ class SpawnServer:
         self._loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._gone: dict[int, asyncio.Future[int]] = {}
+        self.plans: dict[object, bytes] = {}
+        """Plans by the kind of sandbox."""
         self._channel = Channel(sock, self._told, self._lost)
 
     @classmethod

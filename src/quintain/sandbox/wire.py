@@ -56,7 +56,10 @@ AT_FORK, AT_CHDIR, AT_EXEC, AT_DROP = 1, 2, 3, 4
 # steps of a plan
 MKDIR, WRITE, LINK, UNSHARE, MOUNT, PIVOT, MKNOD, HOSTNAME = 1, 2, 3, 4, 5, 6, 7, 8
 LOOPBACK, USERNS, COUNTER, RLIMIT, FILTER, CLEAN, JOIN, UMOUNT = 9, 10, 11, 12, 13, 14, 15, 16
-UNLINK, KEEP = 17, 18
+UNLINK, KEEP, BASE, ENTER = 17, 18, 19, 20
+"""`BASE` parts a sandbox's plan: the server itself carries out what comes before (control groups),
+then lets the supervisor be born in the mount namespace that it names and that a plan of its own
+makes once; `ENTER` makes a folder the root by moving it over the old one."""
 
 KEPT_FD = 50
 """Where `KEEP` holds a folder open until the supervisor is up."""
