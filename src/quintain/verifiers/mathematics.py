@@ -20,11 +20,11 @@ from typing import Literal
 
 from quintain.verifiers import exact
 from quintain.verifiers.grammar import Node
+from quintain.verifiers.meaning import INFINITE, MAX_ITEMS, has, has_variables, settle
 from quintain.verifiers.notation import TooLarge
 
 Decided = bool | None
 Percent = Literal["strict", "gold", "optional"]
-MAX_ITEMS = 64
 DOUBLE_DIGITS = 15
 """A decimal of so many digits is the print of a double: it may be off by one in its last."""
 
@@ -58,7 +58,7 @@ def same(gold: Node, answer: Node, rules: Rules) -> Decided:
     if gold == answer:
         return True
     exact.meter.start()
-    return _same(_settle(gold), _settle(answer), rules)
+    return _same(settle(gold), settle(answer), rules)
 
 
 def _same(gold: Node, answer: Node, rules: Rules) -> Decided:
@@ -83,7 +83,7 @@ def _same(gold: Node, answer: Node, rules: Rules) -> Decided:
         return _texts(gold, answer)
     if "list" in kinds or "set" in kinds:
         return _collections(gold, answer, rules)
-    if _has(gold, "matrix") or _has(answer, "matrix"):
+    if has(gold, "matrix") or has(answer, "matrix"):
         return _matrices(gold, answer, rules)
     if "tuple" in kinds:
         return _tuples(gold, answer, rules)
@@ -95,199 +95,9 @@ def _same(gold: Node, answer: Node, rules: Rules) -> Decided:
         return _relations(gold, answer, rules)
     if "ratio" in kinds:
         return _ratios(gold, answer, rules)
-    if "inf" in kinds or gold in _INFINITE or answer in _INFINITE:
+    if "inf" in kinds or gold in INFINITE or answer in INFINITE:
         return False
     return _scalars(gold, answer, rules)
-
-
-_INF: Node = ("inf",)
-_INFINITE = (_INF, ("neg", _INF))
-
-
-# --- what an answer means, before it is compared ---
-
-
-def _settle(node: Node) -> Node:
-    """Expands ±, names values, turns inequalities into intervals, unpacks names of tuples."""
-    kind = node[0]
-    if kind == "groups":
-        return ("groups", tuple(_settle(item) for item in node[1]))
-    if kind in ("list", "set"):
-        return _settle_items(kind, node[1])
-    if kind == "tuple":
-        return ("tuple", node[1], node[2], tuple(_settle(item) for item in node[3]))
-    if kind == "cup":
-        items = tuple(_settle(item) for item in node[1])
-        return ("cup", items)
-    if kind == "def":
-        body = node[3]
-        for place, variable in enumerate(node[2]):
-            body = _renamed(body, variable, f"#{place}")
-        return ("named", ("sym", f"{node[1]}()"), _settle(body), ("body", _settle(node[3])))
-    if node == ("sym", "bbR"):
-        return ("tuple", "(", ")", (("neg", _INF), _INF))
-    if kind == "rel":
-        return _relation(node)
-    if _has(node, "pm") and kind not in ("matrix", "ratio"):
-        return ("list", tuple(_signs(node)))
-    return node
-
-
-def _settle_items(kind: str, items: Sequence[Node]) -> Node:
-    settled: list[Node] = []
-    for item in items:
-        item = _settle(item)
-        settled.extend(item[1] if item[0] == "list" else (item,))
-    if len(settled) > MAX_ITEMS:
-        raise TooLarge(f"more than {MAX_ITEMS} items")
-    # `n = 1, 2, 3` names the first and means all.
-    if len(settled) > 1 and settled[0][0] == "named" and all(i[0] != "named" for i in settled[1:]):
-        settled[0] = settled[0][2]
-    return settled[0] if len(settled) == 1 and kind == "list" else (kind, tuple(settled))
-
-
-def _relation(node: Node) -> Node:
-    first, rest = node[1], node[2]
-    operators = [operator for operator, _ in rest]
-    last = rest[-1][1]
-    if operators == ["in"]:
-        return ("named", first, _settle(last), node)
-    if set(operators) == {"="}:
-        if _is_name(first):
-            value = _settle(last)
-            if value[0] == "list" and _has(last, "pm"):
-                return ("list", tuple(("named", first, item, node) for item in value[1]))
-            return ("named", first, value, node)
-        if not _symbols(first) and not _symbols(last):
-            return _settle(last)
-    return _interval(node) or node
-
-
-def _interval(node: Node) -> Node | None:
-    """The interval that inequalities in one variable, linear in it, describe."""
-    expressions = [node[1], *(item for _, item in node[2])]
-    if [operator for operator, _ in node[2]] == ["!="]:
-        solved = _solve(*expressions)
-        if solved is None:
-            return None
-        sides = (("neg", _INF), solved[1]), (solved[1], _INF)
-        return (
-            "named",
-            ("sym", solved[0]),
-            ("cup", tuple(("tuple", "(", ")", s) for s in sides)),
-            node,
-        )
-    low: tuple[Node, bool] = (("neg", _INF), False)
-    high: tuple[Node, bool] = (_INF, False)
-    variable: str | None = None
-    for (operator, _), left, right in zip(node[2], expressions, expressions[1:], strict=False):
-        if operator not in ("<", ">", "<=", ">="):
-            return None
-        solved = _solve(left, right)
-        if solved is None or variable not in (None, solved[0]):
-            return None
-        variable, bound, negative = solved
-        # left − right = c (x − bound); a negative c turns the sign around.
-        less = (operator[0] == "<") != negative
-        end = (bound, operator.endswith("="))
-        if less and high[0] == _INF:
-            high = end
-        elif not less and low[0] == ("neg", _INF):
-            low = end
-        else:
-            return None
-    if variable is None:
-        return None
-    brackets = ("[" if low[1] else "(", "]" if high[1] else ")")
-    return ("named", ("sym", variable), ("tuple", *brackets, (low[0], high[0])), node)
-
-
-def _solve(left: Node, right: Node) -> tuple[str, Node, bool] | None:
-    """(variable, bound, sign of its coefficient is negative) of a linear left − right."""
-    if left in _INFINITE or right in _INFINITE:
-        return None
-    for one, other, negative in ((left, right, False), (right, left, True)):
-        if one[0] == "sym" and one[1] not in ("e", "i", "pi") and not _symbols(other):
-            return one[1], other, negative
-    try:
-        value = exact.form(("add", (left, ("neg", right))))
-    except (exact.NotExact, exact.Undefined):
-        return None
-    symbols = value.symbols()
-    if len(symbols) != 1 or value.opaque or set(value.bottom) != {()}:
-        return None
-    (name,) = symbols
-    slope = value.top.get(((("s", name), Fraction(1)),))
-    rest = value.top.get((), Fraction(0))
-    if slope is None or len(value.top) > 2 or (len(value.top) == 2 and () not in value.top):
-        return None
-    return name, ("num", -rest / slope, -1), slope / value.bottom[()] < 0
-
-
-def _is_name(node: Node) -> bool:
-    """Whether it only names a quantity: a letter, f(x), |AB|, ∠APC, AB:CD, a tuple of names."""
-    kind = node[0]
-    if kind == "sym":
-        return node[1] not in ("e", "i", "pi")
-    if kind == "call":
-        return all(_is_name(item) for item in node[2]) and (
-            node[1] in ("f", "g", "h", "angle", "triangle", "overline", "vec", "det", "arg")
-            or node[1][0] in "fgh"
-        )
-    if kind == "mul":
-        # AB is a segment; xy = 6 is an equation.
-        return all(item[0] == "sym" and item[1][0].isupper() for item in node[1])
-    if kind == "ratio":
-        return all(_is_name(item) for item in node[1])
-    if kind == "div":
-        return _is_name(node[1]) and _is_name(node[2])
-    if kind == "abs":
-        return _is_name(node[1])
-    if kind == "tuple":
-        return bool(node[3]) and all(_is_name(item) for item in node[3])
-    return kind in ("text",)
-
-
-def _signs(node: Node) -> list[Node]:
-    """Both readings of the ± in an expression, all signs turned together."""
-    return [_with_sign(node, plus) for plus in (True, False)]
-
-
-def _with_sign(node: Node, plus: bool) -> Node:
-    if node[0] == "pm":
-        left, right = node[1], _with_sign(node[2], plus)
-        positive = plus == (node[3] == "pm")
-        right = right if positive else ("neg", right)
-        return right if left is None else ("add", (_with_sign(left, plus), right))
-    return tuple(
-        _with_sign(item, plus)
-        if isinstance(item, tuple) and item and isinstance(item[0], str)
-        else tuple(_with_sign(part, plus) if isinstance(part, tuple) else part for part in item)
-        if isinstance(item, tuple)
-        else item
-        for item in node
-    )
-
-
-def _has(node: object, kind: str) -> bool:
-    return isinstance(node, tuple) and (
-        (bool(node) and node[0] == kind) or any(_has(item, kind) for item in node)
-    )
-
-
-def _symbols(node: object) -> bool:
-    """Whether a variable occurs."""
-    if not isinstance(node, tuple):
-        return False
-    if node and node[0] == "sym":
-        return node[1] not in ("e", "i", "pi")
-    return any(_symbols(item) for item in node)
-
-
-def _renamed(node: Node, old: str, new: str) -> Node:
-    if node == ("sym", old):
-        return ("sym", new)
-    return tuple(_renamed(item, old, new) if isinstance(item, tuple) else item for item in node)
 
 
 # --- comparing kinds ---
@@ -325,7 +135,7 @@ def _units(gold: Node, answer: Node, rules: Rules) -> Decided:
     if len(units) == 2 and _unit_name(units[0]) != _unit_name(units[1]):
         return False
     bare = [
-        _settle(node[1]) if node[0] == "unit" else _without_unit(node, units[0])
+        settle(node[1]) if node[0] == "unit" else _without_unit(node, units[0])
         for node in (gold, answer)
     ]
     return _same(bare[0], bare[1], rules)
@@ -457,7 +267,7 @@ def _tuples(gold: Node, answer: Node, rules: Rules) -> Decided:
 
 
 def _is_interval(node: Node) -> bool:
-    return node[1:3] in (("(", "]"), ("[", ")")) or any(item in _INFINITE for item in node[3])
+    return node[1:3] in (("(", "]"), ("[", ")")) or any(item in INFINITE for item in node[3])
 
 
 def _matrices(gold: Node, answer: Node, rules: Rules) -> Decided:
@@ -625,7 +435,7 @@ def _close(gold: Node, answer: Node, rules: Rules) -> Decided:
             bounds.append(("num", Fraction(1, 2 * 10**places), -1))
             if _significant(shown, places) >= DOUBLE_DIGITS:
                 bounds.append(("num", abs(shown) / 2**52, -1))
-    if not bounds or _symbols(gold) or _symbols(answer):
+    if not bounds or has_variables(gold) or has_variables(answer):
         return False
     if rules.numeric is None:
         return None
@@ -643,7 +453,7 @@ def _percents(gold: Node, answer: Node, rules: Rules) -> bool:
     if rules.percent == "strict":
         return False
     for one, other, allowed in ((gold, answer, True), (answer, gold, rules.percent == "optional")):
-        if allowed and one[0] == "pct" and not _has(other, "pct"):
+        if allowed and one[0] == "pct" and not has(other, "pct"):
             return bool(exact.equal(exact.form(one[1]), exact.form(other)))
     return False
 

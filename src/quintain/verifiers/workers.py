@@ -40,6 +40,8 @@ from quintain.verdict import Check, Outcome, Verdict
 from quintain.verifiers.zygote import LENGTH, RAISED, RESULT
 
 T = TypeVar("T")
+MESSAGES = socket.SOCK_SEQPACKET if sys.platform == "linux" else socket.SOCK_DGRAM
+"""Sockets that keep message borders; macOS has no sequenced ones of this family."""
 MAX_RESULT_BYTES = 64 << 20
 _EXIT_NOTICE_S = 1.0
 _THREADS_OFF = dict.fromkeys(
@@ -141,7 +143,7 @@ class _Zygote:
         self.loaded: dict[str, asyncio.Task[None]] = {}
         self.exits: dict[int, asyncio.Future[int]] = {}
         self.sending = asyncio.Lock()
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, MESSAGES)
         with theirs:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "quintain.verifiers.zygote", str(theirs.fileno())],

@@ -210,23 +210,31 @@ class Zygote:
         if not self.children:
             return
         by_pid = {pid: call for call, pid in self.children.items()}
-        options = os.WEXITED | os.WNOHANG
-        while True:
-            try:
-                # Seen before it is reaped: until then nobody else can get its process group.
-                ended = os.waitid(os.P_ALL, 0, options | os.WNOWAIT)
-                if ended is None:
-                    return
-                self._kill(ended.si_pid)
-                _, status = os.waitpid(ended.si_pid, 0)
-            except ChildProcessError:
-                return
-            call = by_pid.get(ended.si_pid)
+        while (ended := self._ended()) is not None:
+            pid, status = ended
+            call = by_pid.get(pid)
             if call is None:
                 continue
             del self.children[call]
             if status:
                 self._tell(pickle.dumps(("exit", call, status), 5))
+
+    def _ended(self) -> tuple[int, int] | None:
+        """A child that ended, its process group killed: process id and status."""
+        try:
+            if sys.platform == "darwin":
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if pid:
+                    self._kill(pid)
+                return (pid, status) if pid else None
+            # Seen before it is reaped: until then nobody else can get its process group.
+            seen = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if seen is None:
+                return None
+            self._kill(seen.si_pid)
+            return seen.si_pid, os.waitpid(seen.si_pid, 0)[1]
+        except ChildProcessError:
+            return None
 
     def _tell(self, message: bytes) -> None:
         deadline = time.monotonic() + 5
