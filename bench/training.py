@@ -75,7 +75,8 @@ async def one_run(mode: str, steps: int, work_s: float, staleness: int) -> dict[
         learner = BanditLearner(Path(folder), lr=0.0, work_s=work_s)
         config = TrainConfig(
             steps=steps, groups_per_step=GROUPS, group_size=SIZE, mode=mode,
-            max_staleness=staleness, max_concurrent_rollouts=SLOTS, eval_every=0, checkpoint_every=1000,
+            max_staleness=staleness, max_concurrent_rollouts=SLOTS, eval_every=0,
+            checkpoint_every=1000,
         )  # fmt: skip
         with Store.begin(Path(folder) / "run", kind="train", identity={}) as store:
             async with Host(environment, BanditPolicy(), store=store) as host:

@@ -2,15 +2,21 @@
 
 ::
 
-    advantages   rewards of a group -> advantages              numpy
-    batching     groups of trajectories -> rows of tokens      numpy
-    losses       log-probabilities -> a loss and its metrics   torch
-    learner      owns weights and optimiser                    torch
+    advantages        rewards of a group -> advantages              numpy
+    groups, batching  groups of trajectories -> rows of tokens      numpy
+    counts            what a batch is made of, and what was masked  numpy
+    packing           rows that begin alike, laid out once          numpy
+    losses            log-probabilities -> a loss and its metrics   torch
+    learner           owns weights and optimiser                    torch
     learner_process   the learner in a process of its own
-    sampler      which task comes next, as a function of a counter
-    buffer       finished groups, staleness, pacing            asyncio
+    sampler           which task comes next, as a function of a counter
+    buffer            pacing, finished samples, slow members
+    trainer           what both loops share: admit, play, learn, checkpoint, resume
     synchronous, asynchronous   the two loops
-    config, algorithms   what can be set, and the presets
+    run               all of it: `run_training`
+    faults            stops when the host spoils too many rollouts
+    config, algorithms          what can be set, and the presets
+    bandit            the smallest policy and learner, to try loops with
 
 Nothing here imports torch before a learner is started: `import quintain.training.advantages`
 works without it.
