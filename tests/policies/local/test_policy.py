@@ -203,13 +203,15 @@ async def test_weights_are_swapped_in_flight_and_proven(tmp_path):
         assert policy.canary["gap"] < 1e-4
         for action in await asyncio.gather(*calls):
             assert [span.policy_version for span in action.tokens] in ([0, 1], [0])
-        wrong = Published(2, path, "not its hash")
-        with pytest.raises(PolicyError, match="not its hash"):
-            await policy.update(wrong)
         missing = Published(2, tmp_path / "none", "x")
         with pytest.raises(PolicyError, match="cannot read"):
             await policy.update(missing)
+        wrong = Published(2, path, "not its hash")
+        with pytest.raises(PolicyError, match="not its hash"):
+            await policy.update(wrong)
         assert policy.version == 1
+        _, actions = await play(policy, "after", turns=1)
+        assert [span.policy_version for span in actions[0].tokens] == [1]
     finally:
         await policy.close()
 

@@ -21,14 +21,38 @@ from quintain.policies.local.kv import Slots
 from quintain.policies.local.lora import LoraLinear, merged_weight
 from quintain.policies.local.model import Model, probe_ids
 
+PACK = 1 << 20
+"""Elements from which a matrix is laid out for the processor's kernels once rather than at every
+call: a fifth of the time of decoding 64 rows."""
 
-@dataclass(frozen=True, slots=True)
+
 class _Linear:
-    weight: torch.Tensor
-    bias: torch.Tensor | None
+    """A linear layer whose weight may be kept in the layout that its kernel wants."""
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        self._bias = bias
+        self._packed = _pack(weight)
+        # The head's weight is the embedding, which stays anyway; others are needed in one form.
+        self._weight = weight if self._packed is None else None
 
     def __call__(self, inputs: torch.Tensor) -> torch.Tensor:
-        return F.linear(inputs, self.weight, self.bias)
+        if self._packed is None:
+            return F.linear(inputs, self._weight, self._bias)
+        out: torch.Tensor = torch.ops.mkldnn._linear_pointwise(
+            inputs, self._packed, self._bias, "none", [], ""
+        )
+        return out
+
+
+def _pack(weight: torch.Tensor) -> torch.Tensor | None:
+    """The weight in oneDNN's layout; None where that does not exist or does not pay."""
+    if weight.device.type != "cpu" or weight.numel() < PACK:
+        return None
+    try:
+        packed: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, 64)
+    except (AttributeError, RuntimeError):
+        return None  # a torch built without oneDNN, or a dtype that it does not take here
+    return packed
 
 
 @dataclass(frozen=True, slots=True)

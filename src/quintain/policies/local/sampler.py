@@ -48,8 +48,10 @@ def _invert(probabilities_RV: torch.Tensor, uniforms: Sequence[float]) -> torch.
     """The first token whose cumulative probability exceeds the uniform, in two levels of sums."""
     rows, size = probabilities_RV.shape
     spare = -size % _BLOCK
-    padded = torch.nn.functional.pad(probabilities_RV, (0, spare)).view(rows, -1, _BLOCK)
-    block_RN = padded.sum(-1, dtype=torch.float64).cumsum(-1)
+    if spare:
+        probabilities_RV = torch.nn.functional.pad(probabilities_RV, (0, spare))
+    padded = probabilities_RV.view(rows, -1, _BLOCK)
+    block_RN = padded.sum(-1).double().cumsum(-1)
     target_R = torch.tensor(uniforms, dtype=torch.float64, device=padded.device) * block_RN[:, -1]
     block_R = torch.searchsorted(block_RN, target_R[:, None], right=True)[:, 0]
     block_R = block_R.clamp(max=block_RN.shape[1] - 1)
