@@ -28,7 +28,7 @@ from quintain.sandbox import wire
 from quintain.sandbox.command import Report
 
 if TYPE_CHECKING:
-    from quintain.sandbox.native import NativeSandbox
+    from quintain.sandbox.running import NativeSandbox
 
 LOOP = """
 exec 8<&0 9>&1 </dev/null >/dev/null 2>&1

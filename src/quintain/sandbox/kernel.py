@@ -1,0 +1,147 @@
+"""The few kernel calls of the Python launcher that the standard library has not, by ctypes."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import os
+import platform
+import signal
+import struct
+
+libc = ctypes.CDLL(None, use_errno=True)
+_NEW = {"openat2": 437, "pidfd_open": 434, "close_range": 436}
+CALLS = {
+    "x86_64": {"clone": 56, "pivot_root": 155, "capset": 126, **_NEW},
+    "aarch64": {"clone": 220, "pivot_root": 41, "capset": 91, **_NEW},
+}
+CALL = CALLS.get(platform.machine(), CALLS["x86_64"])
+
+
+def check(result: int, what: str) -> int:
+    """The result of a C call, or the OSError that it stands for."""
+    if result < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{what}: {os.strerror(code)}")
+    return result
+
+
+def prctl(option: int, argument: int = 0, pointer: ctypes.Structure | None = None) -> None:
+    """One call of prctl."""
+    second = ctypes.byref(pointer) if pointer is not None else ctypes.c_ulong(0)
+    zero = ctypes.c_ulong(0)
+    check(libc.prctl(option, ctypes.c_ulong(argument), second, zero, zero), "prctl")
+
+
+def die_with_parent() -> None:
+    """Asks the kernel for SIGKILL when the parent dies; a change of ids forgets it."""
+    prctl(1, signal.SIGKILL)
+
+
+def write_file(path: str | int, data: bytes) -> None:
+    """Writes to a file that is there, by its name or descriptor."""
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC) if isinstance(path, str) else path
+    try:
+        os.write(fd, data)
+    finally:
+        if isinstance(path, str):
+            os.close(fd)
+
+
+def keep_only(wanted: list[int]) -> list[int]:
+    """Moves descriptors to 3, 4, … and closes all others above 2."""
+    high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 100) for fd in wanted]
+    placed = []
+    for at, fd in enumerate(high, 3):
+        os.dup2(fd, at, inheritable=False)
+        placed.append(at)
+    close_from(3 + len(placed))
+    return placed
+
+
+def close_from(lowest: int) -> None:
+    """Closes every descriptor from the given one on."""
+    call = ctypes.c_long(CALL["close_range"])
+    if libc.syscall(call, ctypes.c_uint(lowest), ctypes.c_uint(0xFFFFFFFF), 0) < 0:
+        os.closerange(lowest, os.sysconf("SC_OPEN_MAX"))
+
+
+class _How(ctypes.Structure):
+    _fields_ = [("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64)]
+
+
+def open_inside(path: str, flags: int, mode: int) -> int:
+    """openat2 that follows no magic links (this process's root is the sandbox's)."""
+    how = _How(flags, mode if flags & os.O_CREAT else 0, 0x02 | 0x10)
+    root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        size = ctypes.c_size_t(ctypes.sizeof(how))
+        call = ctypes.c_long(CALL["openat2"])
+        fd = libc.syscall(call, root, os.fsencode(path), ctypes.byref(how), size)
+        return check(int(fd), "open")
+    finally:
+        os.close(root)
+
+
+def file_system(fd: int) -> int:
+    """The magic number of the file system of an open file."""
+    buffer = (ctypes.c_long * 32)()
+    check(libc.fstatfs(fd, ctypes.byref(buffer)), "fstatfs")
+    return int(buffer[0])
+
+
+def drop(uid: int, gid: int) -> None:
+    """Gives up the user, the groups and every capability."""
+    with contextlib.suppress(PermissionError):
+        os.setgroups([])
+    os.setresgid(gid, gid, gid)
+    os.setresuid(uid, uid, uid)
+    head = struct.pack("<Ii", 0x20080522, 0)
+    check(libc.syscall(CALL["capset"], head, bytes(24)), "capset")
+
+
+def confine(program: bytes) -> None:
+    """No new privileges, then the system-call filter, for good."""
+    prctl(38, 1)
+    if not program:
+        return
+    code = ctypes.create_string_buffer(program, len(program))
+
+    class Program(ctypes.Structure):
+        _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.c_void_p)]
+
+    wanted = Program(len(program) // 8, ctypes.addressof(code))
+    prctl(22, 2, wanted)
+
+
+def kill_below(root: int, spared: set[int], oldest: int = 0) -> int:
+    """Kills the living below `root` that started at `oldest` (clock ticks since boot) or later.
+
+    The spared and everything below them stay, but what is below a spared one counts when `oldest`
+    is given: a shell lives on, its children do not. Returns how many were killed.
+    """
+    parents: dict[int, int] = {}
+    started: dict[int, int] = {}
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        try:
+            with open(f"/proc/{name}/stat", "rb") as file:
+                fields = file.read().rpartition(b")")[2].split()
+        except OSError:
+            continue
+        if fields[0] != b"Z":
+            parents[int(name)], started[int(name)] = int(fields[1]), int(fields[19])
+    found: set[int] = set()
+    fresh = {root}
+    while fresh:
+        fresh = {pid for pid, parent in parents.items() if parent in fresh and pid not in found}
+        if not oldest:
+            fresh -= spared
+        found |= fresh
+    victims = [pid for pid in sorted(found - spared) if started[pid] >= oldest]
+    for pid in victims:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return len(victims)
