@@ -342,3 +342,20 @@ async def test_the_last_attempt_counts_as_what_it_is(tmp_path: Any) -> None:
             final = await rollout(Job(env.tasks.get("t"), "eval:sums@v0", 0), host)
         assert (final.outcome, final.reward, final.attempt) == (Outcome.POLICY_ERROR, None, 1)
         assert [row.final for row in store.rows(final=None)] == [False, True]
+
+
+async def test_no_two_rollouts_share_a_session() -> None:
+    sessions: list[str] = []
+
+    class Listens(Scripted):
+        async def act(self, messages: Any, **keywords: Any) -> Any:
+            sessions.append(keywords["session"])
+            return await super().act(messages, **keywords)
+
+    policy = Listens("5")
+    other = Environment(tasks=TASKS, verifier=Says(lambda c: Verdict.of(True)), name="other")
+    first = await played(environment(), policy)
+    again = await played(environment(), policy)
+    await played(other, policy)
+    assert len(set(sessions)) == 3
+    assert first.seed == again.seed, "a sample's seed does not depend on who plays it"

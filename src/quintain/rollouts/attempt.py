@@ -110,7 +110,7 @@ async def attempt(
         ConfigError: the run is set up wrongly; every attempt would fail.
     """
     seed = job.seed(host.run_seed)
-    session = job.session(host.run_seed, number)
+    session = host.session(job, number)
     sampling = host.sampling or host.environment.sampling
     walk = _Walk(
         job=job,

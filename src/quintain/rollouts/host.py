@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -37,10 +38,6 @@ class Job:
     def seed(self, run_seed: int) -> int:
         """The seed of this sample: the same at every attempt and in every process."""
         return derive_seed(run_seed, self.purpose, self.task.id, self.sample_index)
-
-    def session(self, run_seed: int, attempt: int) -> str:
-        """What the policy knows an attempt at this sample by."""
-        return digest(self.seed(run_seed), attempt)
 
 
 @dataclass(slots=True)
@@ -105,6 +102,14 @@ class Host:
     kept: list[Sandbox] = field(default_factory=list)
     _backend: SandboxBackend | None = None
     _workers: WorkerPool | None = None
+    _own: str = field(default_factory=lambda: secrets.token_hex(8))
+
+    def session(self, job: Job, attempt: int) -> str:
+        """What the policy knows one attempt at a sample by: no other rollout has that name.
+
+        The host's own part keeps two evals with equal seeds under one policy apart.
+        """
+        return digest(self._own, self.environment.name, job.seed(self.run_seed), attempt)
 
     async def __aenter__(self) -> Host:
         if self.harness is None:

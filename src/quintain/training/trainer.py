@@ -243,8 +243,8 @@ class Trainer:
         """The names by which the policy will know the members of a group."""
         task, name = self.task_of(row), self.host.environment.name
         return [
-            Job(task, TRAIN, index).session(
-                self.host.run_seed, self.store.next_attempt(TRAIN, name, task.id, index)
+            self.host.session(
+                Job(task, TRAIN, index), self.store.next_attempt(TRAIN, name, task.id, index)
             )
             for index in row.sample_indexes
         ]
