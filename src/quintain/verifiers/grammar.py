@@ -65,6 +65,8 @@ class _Parser:
 
     def take(self) -> Token:
         token = self.tokens[self.place]
+        if token == _END:
+            raise NotMath("the expression ends too early")
         self.place += 1
         return token
 
@@ -319,7 +321,7 @@ class _Parser:
             self.in_abs -= 1
             self.expect("|")
             return ("abs", inside)
-        raise NotMath(f"unexpected {text!r}" if text else "the expression ends too early")
+        raise NotMath(f"unexpected {text!r}")
 
     def based(self, value: Node) -> Node:
         """`2516_8` is a numeral in base 8."""
@@ -393,7 +395,7 @@ class _Parser:
         if self.skip("op", "{"):
             return self.group()
         kind, text = self.next
-        if kind == "number" and digit and len(text) > 1:
+        if kind == "number" and digit and len(text) > 1 and "." not in text:
             self.tokens[self.place] = ("number", text[1:])
             return _number(text[0])
         if kind == "op" and text == "-":

@@ -62,6 +62,13 @@ def agree(left: Node, right: Node) -> Decided:
     constant multiple of the other (positive for inequalities), and `("within", a, b, bound)` asks
     whether |a − b| ≤ bound.
     """
+    try:
+        return _agree(left, right)
+    except _NoValue:
+        return None
+
+
+def _agree(left: Node, right: Node) -> Decided:
     if left[0] == "within":
         return _within(left[1], left[2], left[3])
     if left[0] == "equation":
@@ -271,13 +278,18 @@ def _call(name: str, arguments: tuple[Node, ...], point: dict[str, Any]) -> Any:
     if name == "binom":
         return mpmath.binomial(*values)
     if name in ("gcd", "lcm"):
-        whole = [int(item) for item in values if item == int(item)]
+        whole = [int(item) for item in values if mpmath.isint(item)]
         if len(whole) != len(values):
             raise _NoValue("gcd of numbers that are not whole")
         return mpmath.mpf(_fold(name, whole))
     if name not in _FUNCTIONS:
         raise _NoValue(f"{name} has no value")
-    return _FUNCTIONS[name](*values)
+    if name in ("max", "min") and len(values) == 1:
+        return values[0]
+    try:
+        return _FUNCTIONS[name](*values)
+    except TypeError as error:
+        raise _NoValue(f"{name} of these arguments has no value") from error
 
 
 def _fold(name: str, whole: list[int]) -> int:
