@@ -26,8 +26,7 @@ exception: it is an observation, a `StopReason` or a failed verdict.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from types import TracebackType
 
 
 class QuintainError(Exception):
@@ -117,8 +116,7 @@ class HarnessError(RolloutError):
     """The harness failed."""
 
 
-@contextmanager
-def boundary(kind: type[RolloutError], what: str) -> Iterator[None]:
+class boundary:
     """Turns a foreign exception raised inside into `kind`, saying what was going on.
 
     Errors of this tree pass unchanged, and so do `BaseException`s (cancellation, Ctrl-C).
@@ -127,9 +125,21 @@ def boundary(kind: type[RolloutError], what: str) -> Iterator[None]:
         kind: whose fault a foreign exception is.
         what: what was being done, for the message.
     """
-    try:
-        yield
-    except QuintainError:
-        raise
-    except Exception as error:
-        raise kind(f"{what}: {type(error).__name__}: {error}") from error
+
+    __slots__ = ("kind", "what")
+
+    def __init__(self, kind: type[RolloutError], what: str) -> None:
+        self.kind = kind
+        self.what = what
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if isinstance(error, Exception) and not isinstance(error, QuintainError):
+            raise self.kind(f"{self.what}: {type(error).__name__}: {error}") from error
