@@ -453,7 +453,9 @@ class _Parser:
             arguments = (self.group(),)
         else:
             arguments = (self.chain(),)
-        if name in ("factorial",):
+        if not arguments:
+            raise NotMath(f"{name} of nothing")
+        if name == "factorial":
             value: Node = ("fact", arguments[0])
         elif name == "abs":
             value = ("abs", arguments[0])
