@@ -65,7 +65,7 @@ bench: $(VENV)/.dev  ## speed, as ratios against a baseline in the same run
 	$(BIN)/python bench/rollouts.py
 
 docs: $(VENV)/.docs  ## the documentation as a web site, in site/
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 clean:  ## removes the virtual environment, caches and built files (runs/ stays)
 	rm -rf $(VENV) site dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

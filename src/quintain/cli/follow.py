@@ -18,8 +18,8 @@ from rich.markup import escape
 
 from quintain.cli.progress import duration
 from quintain.errors import StoreError
-from quintain.loop import TrainRun
 from quintain.record import Json
+from quintain.store import Store
 
 LOOK_EVERY_S = 1.0
 
@@ -57,7 +57,7 @@ class Follower:
                 )
                 self._spent("checks")
             case "eval":
-                self._steps()
+                self._print_new(self._new_steps())
                 excluded = f", {data['excluded']:.0f} excluded" if data["excluded"] else ""
                 console.print(
                     f"  [cyan]   eval[/]  step {data['step']}: {data['mean']:.3f} "
@@ -78,24 +78,32 @@ class Follower:
         """Prints training steps as they are stored; runs until it is cancelled."""
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
-            self._steps()
+            self._print_new(await asyncio.to_thread(self._new_steps))
 
-    def _steps(self) -> None:
-        with suppress(StoreError):  # the run has not begun yet
-            run = TrainRun(self.folder)
-            try:
-                found = run.metrics
-            finally:
-                run.store.close()
+    def _new_steps(self) -> dict[int, dict[str, float | None]]:
+        """The metrics of the steps that were stored since the last look."""
+        found: dict[int, dict[str, float | None]] = {}
+        with suppress(StoreError), Store.read(self.folder) as store:  # it may not have begun yet
+            rows = store.query(
+                "SELECT step, name, value FROM metrics WHERE scope = 'train' AND step > ?",
+                (self._told,),
+            )
+            with rows as cursor:
+                for step, name, value in cursor:
+                    found.setdefault(step, {})[name] = value
             if self._began_steps is None:
                 # Steps of a run that is resumed are known already.
                 self._told = self._first = max(found, default=0)
                 self._began_steps = time.monotonic()
-            for step in sorted(found):
-                if step > self._told:
-                    self._told = step
-                    self._print_step(step, found[step])
-                    self._spent("training")
+                found.clear()
+        return found
+
+    def _print_new(self, found: Mapping[int, Mapping[str, float | None]]) -> None:
+        for step in sorted(found):
+            if step > self._told:
+                self._told = step
+                self._print_step(step, found[step])
+                self._spent("training")
 
     def _print_step(self, step: int, metrics: Mapping[str, float | None]) -> None:
         def figure(name: str) -> float:
