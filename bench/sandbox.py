@@ -109,6 +109,16 @@ async def main() -> None:
     command = await measure({"exec": lambda: box.exec(TRUE)}, options.runs)
     print("\none more `true` in an open sandbox: median ms (p10)")
     print(f"  {command['exec'][0]:.2f} ({command['exec'][1]:.2f})")
+    shell = await box.session()
+
+    async def start_shell() -> None:
+        other = await box.session()
+        await other.run("true")
+        await other.close()
+
+    rows_ms = await measure({"start": start_shell, "run": lambda: shell.run("true")}, options.runs)
+    print("\npersistent shell: start, first command and end; one more command: median ms (p10)")
+    print("  " + "   ".join(f"{median:.2f} ({low:.2f})" for median, low in rows_ms.values()))
     await box.close()
     await backend.close()
 

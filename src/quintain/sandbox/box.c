@@ -1057,7 +1057,9 @@ int main(int argc, char **argv) {
   owner = atoi(argv[1]);
   umask(0);
   pid_t parent = getppid();
-  memset(argv[0], 0, strlen(argv[0]));
+  size_t room = strlen(argv[0]);
+  memset(argv[0], 0, room);
+  memcpy(argv[0], "quintain", room < 8 ? room : 8);
   for (int number = 1; number < 65; number++) signal(number, SIG_DFL);
   sigset_t set;
   sigemptyset(&set);
