@@ -37,7 +37,7 @@ RIGHT = "def f(n): return n * n"
 @pytest.mark.parametrize("mode", ["function", "stdin"])
 async def test_corpus(bench, shared_data, mode):
     """No exploit earns anything, no right program fails."""
-    verifier = Tests(cpu_s=2, wall_s=8)
+    verifier = Tests(cpu_s=2, wall_s=15)
     gate = asyncio.Semaphore(3)
 
     async def judge(item):
