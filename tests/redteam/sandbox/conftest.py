@@ -56,7 +56,7 @@ def unprotected():
     """Runs a command on the host with no protection at all: the control of an attack."""
 
     def run(argv, **options):
-        options.setdefault("timeout", 30)
+        options.setdefault("timeout", 60)
         return subprocess.run(argv, capture_output=True, text=True, **options)
 
     return run
