@@ -33,19 +33,19 @@ def prompts(model: Model, batch: int, length: int) -> list[list[int]]:
     return [[rng.randrange(300, size) for _ in range(length)] for _ in range(batch)]
 
 
-def ours(model: Model, rows: list[list[int]], tokens: int) -> float:
+def ours(model: Model, rows: list[list[int]], tokens: int) -> tuple[float, float]:
     engine = Engine(decoder_for(model), slots=len(rows))
-    began = time.perf_counter()
+    began, cpu = time.perf_counter(), time.process_time()
     for number, ids in enumerate(rows):
         engine.submit(_request(number, ids, tokens))
     while engine.busy:
         engine.step()
-    return len(rows) * tokens / (time.perf_counter() - began)
+    return _speeds(len(rows) * tokens, began, cpu)
 
 
-def theirs(model: Model, rows: list[list[int]], tokens: int) -> float:
+def theirs(model: Model, rows: list[list[int]], tokens: int) -> tuple[float, float]:
     ids = torch.tensor(rows)
-    began = time.perf_counter()
+    began, cpu = time.perf_counter(), time.process_time()
     with torch.inference_mode():
         out = model.module.generate(
             input_ids=ids,
@@ -58,7 +58,12 @@ def theirs(model: Model, rows: list[list[int]], tokens: int) -> float:
             max_new_tokens=tokens,
         )
     assert out.shape[1] == len(rows[0]) + tokens
-    return len(rows) * tokens / (time.perf_counter() - began)
+    return _speeds(len(rows) * tokens, began, cpu)
+
+
+def _speeds(tokens: int, began: float, cpu: float) -> tuple[float, float]:
+    """Tokens per wall second and per CPU second since; the latter also holds on a busy machine."""
+    return tokens / (time.perf_counter() - began), tokens / (time.process_time() - cpu)
 
 
 def _request(number: int, ids: list[int], tokens: int, session: str = "") -> Request:
@@ -102,7 +107,7 @@ def main() -> None:
     chosen = parser.parse_args()
     native = best_dtype("cpu") == "bfloat16"
     print(f"processor: {torch.backends.cpu.get_cpu_capability()}, bfloat16 native: {native}")
-    found: dict[str, list[float]] = {}
+    found: dict[str, list[tuple[float, float]]] = {}
     for dtype in chosen.dtypes.split(","):
         spec = ModelSpec(chosen.model, dtype=dtype, threads=chosen.threads)
         model = load_model(spec)
@@ -110,13 +115,17 @@ def main() -> None:
         for _ in range(chosen.repeats):
             for name, side in (("quintain", ours), ("transformers", theirs)):
                 found.setdefault(f"{name} {dtype}", []).append(side(model, rows, chosen.tokens))
-    for name, speeds in found.items():
-        listed = ", ".join(f"{speed:.0f}" for speed in speeds)
-        print(f"{name:24} {statistics.median(speeds):7.1f} tokens/s  ({listed})")
-    best = statistics.median(found[f"quintain {best_dtype('cpu')}"])
-    for name, speeds in found.items():
+    medians = {
+        name: [statistics.median(column) for column in zip(*speeds, strict=True)]
+        for name, speeds in found.items()
+    }
+    fastest = best_dtype("cpu")
+    own = f"quintain {fastest if fastest in chosen.dtypes else chosen.dtypes}"
+    for name, (wall, cpu) in medians.items():
+        line = f"{name:24} {wall:7.1f} tokens/s, {cpu:7.1f} tokens per CPU second"
         if name.startswith("transformers"):
-            print(f"quintain {best_dtype('cpu')} / {name}: {best / statistics.median(speeds):.2f}")
+            line += f"; {own} is {medians[own][0] / wall:.2f} and {medians[own][1] / cpu:.2f} times"
+        print(line)
     computed, asked = shared_prefill(model, 8, 150, 16)
     print(f"prefill, group of 8, two turns: {computed} of {asked} tokens ({computed / asked:.3f})")
 
