@@ -120,7 +120,7 @@ async def _evaluate(
             concurrency=how.concurrency,
             max_cost_usd=how.max_cost_usd,
             max_tokens=how.max_tokens,
-            sampling=settings.sampling,
+            sampling=None if settings.sampling == made.environment.sampling else settings.sampling,
             seed=settings.seed,
             run=folder,
             resume=resume,
