@@ -7,6 +7,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -244,3 +245,16 @@ def test_killed_at_fifty_random_moments_loses_and_repeats_nothing(tmp_path: Path
     assert told["finals"] == told["samples"]
     assert told["lost"] == []
     assert told["repeated"] == []
+
+
+def test_a_run_that_is_just_being_made_can_be_read(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    run_file(folder).touch()
+    threading.Timer(0.2, lambda: begin(folder, resume=True).close()).start()
+    with Store.read(folder) as reader:
+        assert reader.meta("kind") == "eval"
+    (tmp_path / "empty").mkdir()
+    run_file(tmp_path / "empty").touch()
+    with pytest.raises(StoreError, match=r"its run\.sqlite is empty"):
+        Store.read(tmp_path / "empty")

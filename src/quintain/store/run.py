@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import sqlite3
+import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,6 +31,10 @@ from quintain.trajectory import Trajectory
 def now() -> str:
     """The current time, UTC, ISO 8601 with milliseconds."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+_BEING_MADE_S = 2.0
+"""How long a reader waits for the tables of a run that is just being made."""
 
 
 class Store(Reader):
@@ -106,6 +111,13 @@ class Store(Reader):
             raise StoreError(f"{folder} holds no run (no run.sqlite in it)")
         store = cls(folder)
         version = version_of(store._reader())
+        deadline = time.monotonic() + _BEING_MADE_S
+        while version == 0 and time.monotonic() < deadline:
+            # Another process is making the run at this very moment.
+            time.sleep(0.01)
+            version = version_of(store._reader())
+        if version == 0:
+            raise StoreError(f"{folder} holds no run (its run.sqlite is empty)")
         refuse_newer(folder, version)
         if version < SCHEMA:
             # An old run is migrated once, under the writer's lock; then it is read as any other.

@@ -135,6 +135,7 @@ class Zygote:
             self._reap()
             if self.control.fileno() in events and not self._next():
                 break
+        signal.set_wakeup_fd(-1)  # before the socket goes: a child may still end
         for pid in list(self.children.values()):
             self._kill(pid)
 
