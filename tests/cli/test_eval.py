@@ -174,7 +174,9 @@ def test_settings_come_from_a_file_and_go_back_to_one(quintain, here):
     assert stored["command"]["environment"] == "adding.py:sized"
 
 
-def test_ctrl_c_leaves_a_run_that_goes_on(here):
+@pytest.mark.parametrize("how", ["ctrl-c", "terminated in the background"])
+def test_a_stopped_run_goes_on(here, how):
+    background = how != "ctrl-c"
     quintain = [sys.executable, "-m", "quintain.cli"]
     arguments = ["eval", "adding.py", "--policy", "adding.py:parrot", "--samples", "20"]
     (here / "adding.py").write_text(
@@ -186,12 +188,14 @@ def test_ctrl_c_leaves_a_run_that_goes_on(here):
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        # A shell starts a background job with SIGINT ignored.
+        preexec_fn=(lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)) if background else None,
     )
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and not _stored():
         time.sleep(0.05)
     assert _stored(), "nothing was stored within a minute"
-    started.send_signal(signal.SIGINT)
+    started.send_signal(signal.SIGTERM if background else signal.SIGINT)
     _, told = started.communicate(timeout=60)
     assert started.returncode == 130, told
     assert "quintain eval --resume --out r" in told

@@ -112,6 +112,9 @@ def _on_terminate() -> Any:
         signal.raise_signal(signal.SIGINT)
 
     try:
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+            # A shell starts background jobs so; they would never hear the interrupt either.
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         return signal.signal(signal.SIGTERM, interrupt)
     except ValueError:
         return None

@@ -46,10 +46,12 @@ SMOLLM2: dict[str, Any] = {
     # One core samples while the other one learns.
     "policy": {"name": "smollm2", "lora": 16, "threads": 1},
     "train": {
-        "steps": 8, "group_size": 8, "groups_per_step": 8, "lr": 2e-4, "eval_every": 4,
+        "steps": 6, "group_size": 8, "groups_per_step": 8, "lr": 3e-4, "eval_every": 3,
         "mode": "async", "max_staleness": 2, "learner_threads": 1,
     },
-    "evaluation": {"samples": 1, "limit": 64, "heldout_samples": 1, "heldout_limit": 200},
+    "evaluation": {
+        "samples": 1, "limit": 64, "heldout_samples": 1, "heldout_limit": 200, "threads": 2,
+    },
 }  # fmt: skip
 """A real language model of 135 million parameters; adapters are trained."""
 TINY: dict[str, Any] = {
@@ -60,7 +62,9 @@ TINY: dict[str, Any] = {
         "steps": 16, "group_size": 8, "groups_per_step": 8, "lr": 3e-4, "eval_every": 8,
         "mode": "async", "max_staleness": 2, "learner_threads": 1,
     },
-    "evaluation": {"samples": 1, "limit": 64, "heldout_samples": 1, "heldout_limit": 200},
+    "evaluation": {
+        "samples": 1, "limit": 64, "heldout_samples": 1, "heldout_limit": 200, "threads": 2,
+    },
 }  # fmt: skip
 """A model of 0.8 million parameters, made here and now; all of it is trained."""
 DEMONSTRATIONS, WARM_STEPS, WARM_BATCH = 3000, 160, 16

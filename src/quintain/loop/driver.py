@@ -7,8 +7,8 @@ repeating nothing that is stored.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from quintain.loop.run import (
 )
 from quintain.loop.settings import EvalSettings
 from quintain.messages import Sampling
+from quintain.policies.local import Local
 from quintain.protocols import Environment, Policy, Published
 from quintain.record import Json, canonical
 from quintain.rollouts import Host, run_blocking
@@ -154,10 +155,28 @@ class _Driver:
                 learner=learner,
                 tasks=tasks,
             )
-        await self.finish()
+        async with self._all_threads():
+            await self.finish()
+
+    @asynccontextmanager
+    async def _all_threads(self) -> AsyncIterator[None]:
+        """The policy samples with the evaluation's threads meanwhile, where it can be told."""
+        policy, threads = self.flight.policy, self.flight.evaluation.threads
+        if threads is None or not isinstance(policy, Local):
+            yield
+            return
+        await policy.use_threads(threads)
+        try:
+            yield
+        finally:
+            await policy.use_threads(None)
 
     async def evaluate(self, checkpoint: Checkpoint) -> None:
         """Evaluates a checkpoint on the eval split of every eval."""
+        async with self._all_threads():
+            await self._evaluate(checkpoint)
+
+    async def _evaluate(self, checkpoint: Checkpoint) -> None:
         for name in self.flight.evals:
             purpose = eval_purpose(name, checkpoint.version)
             values = await self._measure(name, Split.EVAL, purpose, checkpoint.version)

@@ -22,6 +22,9 @@ class EvalSettings(Record):
     """Whether the held-out split is also evaluated with temperature 0, one sample a task."""
     concurrency: int = Field(default=64, gt=0)
     """Rollouts at once."""
+    threads: int | None = Field(default=None, gt=0)
+    """Threads that a local policy samples with meanwhile: the learner waits, its cores are free.
+    None: as for training."""
     gold_tasks: int = Field(default=4, ge=0)
     """Tasks of each split on which preflight tries the oracle, the fakes and an empty answer."""
     signal_tasks: int = Field(default=8, ge=0)

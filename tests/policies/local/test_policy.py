@@ -100,6 +100,21 @@ async def test_sampled_text_is_never_encoded_again(policy):
     assert not any(span.restart for action in actions for span in action.tokens)
 
 
+async def test_threads_can_change_while_it_samples(policy):
+    playing = asyncio.create_task(play(policy, "threads", turns=4, seed=3))
+    await policy.use_threads(2)
+    await policy.use_threads(None)
+    _, actions = await playing
+    ids, logprobs, own = row(actions)
+    model = load_model(SPEC)
+    with torch.no_grad():
+        again, _ = token_logprobs(
+            model.module, ids, torch.ones_like(ids, dtype=torch.bool), temperature=1.0,
+            with_entropy=True,
+        )  # fmt: skip
+    assert (again - logprobs)[own].abs().max() < 1e-4
+
+
 async def test_an_edited_history_begins_a_new_row(policy):
     messages, _ = await play(policy, "edited", turns=1)
     messages[1] = assistant("something else")

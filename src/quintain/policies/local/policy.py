@@ -9,6 +9,7 @@ does not continue what the session has, a new row begins (`TokenSpan.restart`).
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import Future
@@ -278,6 +279,16 @@ class Local:
         engine, _ = await asyncio.to_thread(self._ready)
         answer: dict[str, float] = await asyncio.wrap_future(engine.ask({"op": "counters"}))
         return answer
+
+    async def use_threads(self, threads: int | None) -> None:
+        """How many threads the engine computes with from now on; None: as its spec says.
+
+        While a learner waits, its core can serve the sampler. An engine that has to be started
+        again begins as its spec says.
+        """
+        engine, _ = await asyncio.to_thread(self._ready)
+        wanted = threads or self.spec.threads or os.cpu_count() or 1
+        await asyncio.wrap_future(engine.ask({"op": "threads", "threads": wanted}))
 
     async def close(self) -> None:
         """Ends the engine's process; a later call starts another."""

@@ -16,6 +16,8 @@ import traceback
 from dataclasses import asdict
 from pathlib import Path
 
+import torch
+
 from quintain.errors import ConfigError
 from quintain.policies.local import wire
 from quintain.policies.local.decoder import Decoder, Rows
@@ -95,6 +97,9 @@ class Server:
             except ConfigError as error:
                 answer = {"error": str(error)}
             self._send({"id": message["id"], **answer})
+        elif operation == "threads":
+            torch.set_num_threads(message["threads"])
+            self._send({"id": message["id"]})
         elif operation == "forget":
             self._engine.forget()
             self._send({"id": message["id"]})
