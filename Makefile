@@ -53,7 +53,7 @@ quickstart: $(VENV)/.run  ## prove the sandbox, evaluate a small model, train it
 # --- for whoever changes the code -----------------------------------------------------------------
 
 test: $(VENV)/.dev  ## every test that is not marked slow
-	$(BIN)/python -m pytest -q -m "not slow" $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest -q -m "not slow" -n 2 --dist loadfile $(PYTEST_FLAGS)
 
 check: $(VENV)/.dev  ## format, lint, types, floors
 	$(BIN)/ruff format --check .
