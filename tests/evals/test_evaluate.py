@@ -67,7 +67,7 @@ async def test_scores_and_samples(tmp_path):
     assert "failed: reward 0" in out.getvalue()
     assert failure.reproduce in out.getvalue()
     assert failure.reproduce == (
-        "quintain run adder --policy scripted --only t1:0 --seed 0 --purpose eval:eval@v0"
+        "q.rollout(environment, policy, 't1', sample_index=0, purpose='eval:eval@v0', seed=0)"
     )
     # The same from disk, by someone who knows the folder only.
     again = EvalRun.open(tmp_path / "r")
@@ -284,7 +284,8 @@ async def test_what_was_asked_for_otherwise_is_in_the_line(tmp_path):
         adder(2), q.scripted("?"), run=tmp_path / "r", sampling=q.Sampling(temperature=0.5), seed=3
     )
     line = run.failures[0].reproduce
-    assert "--temperature 0.5 --only t0:0 --seed 3 " in line
+    assert "'t0', sample_index=0, " in line
+    assert "seed=3, sampling=q.Sampling(temperature=0.5))" in line
 
 
 def test_the_blocking_call(tmp_path):
@@ -365,3 +366,46 @@ def test_purposes_name_split_and_version():
     assert purpose_of("bfcl", "heldout", 12) == "bfcl:heldout@v12"
     with pytest.raises(ValueError, match="nonsense"):
         purpose_of("bfcl", "nonsense")
+
+
+async def test_another_environment_of_the_same_name_is_not_mixed_in(tmp_path):
+    def asks(answer, word="sum"):
+        return q.Environment(
+            tasks=[{"id": f"t{n}", "prompt": f"{word} {n}", "answer": answer, "split": "eval"}
+                   for n in range(3)],
+            verifier=lambda text, answer: text == answer,
+        )  # fmt: skip
+
+    await q.aevaluate(asks("5"), q.scripted("5"), run=tmp_path / "r")
+    more = await q.aevaluate(asks("5"), q.scripted("5"), samples=2, run=tmp_path / "r", resume=True)
+    assert more.scores.samples == 6
+    with pytest.raises(ConfigError, match="task 't0' is not what it was"):
+        await q.aevaluate(asks("6"), q.scripted("5"), run=tmp_path / "r", resume=True)
+    other = q.Environment(
+        tasks=[{"id": "x", "prompt": "x", "answer": "5", "split": "eval"}],
+        verifier=lambda text, answer: text == answer,
+    )
+    with pytest.raises(ConfigError, match="none of its 3 tasks"):
+        await q.aevaluate(other, q.scripted("5"), run=tmp_path / "r", resume=True)
+
+
+async def test_a_summary_says_why_samples_ended_in_errors(tmp_path):
+    def judge(text):
+        raise KeyError("k")
+
+    env = q.Environment(
+        tasks=[{"id": "t", "prompt": "p", "split": "eval"}], verifier=judge, name="broken"
+    )
+    run = await q.aevaluate(env, q.scripted("5"), run=tmp_path / "r", retries=0)
+    assert any("1 verifier_error: " in line and "KeyError" in line for line in run.warnings)
+    assert any("KeyError" in line for line in run.summary()["warnings"])
+
+
+async def test_a_closed_run_is_one_file(tmp_path):
+    env = q.Environment(
+        tasks=[{"id": "t", "prompt": "p", "answer": "5", "split": "eval"}],
+        verifier=lambda text, answer: text == answer,
+    )
+    with Store.begin(tmp_path / "r", kind="eval", identity={}) as store:
+        await q.aevaluate(env, q.scripted("5"), store=store)
+    assert not (tmp_path / "r" / "run.sqlite-wal").exists()

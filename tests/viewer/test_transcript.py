@@ -108,13 +108,18 @@ def test_long_parts_lose_their_middle():
 
 def test_the_line_that_reproduces():
     key = TrajectoryKey("eval:eval@v0", "my env", "task; rm -rf /", 3, 0)
-    line = reproduce(key, {"policy": "m", "seed": 7})
+    assert reproduce(key, {"policy": "m", "seed": 7}) == (
+        "q.rollout(environment, policy, 'task; rm -rf /', sample_index=3, "
+        "purpose='eval:eval@v0', seed=7)"
+    )
+    line = reproduce(key._replace(environment="arithmetic"), {"policy": "m", "seed": 7})
     assert line == (
-        "quintain run 'my env' --policy m --only 'task; rm -rf /:3' --seed 7 --purpose eval:eval@v0"
+        "quintain run arithmetic --policy m --only 'task; rm -rf /:3' --seed 7 "
+        "--purpose eval:eval@v0"
     )
     greedy = {"sampling": {"temperature": 0.0}, "sampling_given": True, "checkpoint": "runs/a@40"}
     assert "--policy POLICY --checkpoint runs/a@40 --temperature 0 --only" in reproduce(key, greedy)
-    assert "--seed 9 " in reproduce(key, {"settings": {"seed": 9}})
+    assert "seed=9)" in reproduce(key, {"settings": {"seed": 9}})
     command = {"environment": "my.module:env", "options": ["--policy", "chat", "--model", "Q"]}
     line = reproduce(key, {"policy": "Q", "seed": 7, "command": command})
     assert line.startswith("quintain run my.module:env --policy chat --model Q --only ")

@@ -17,6 +17,7 @@ The same file reruns a run: its resolved form is kept as `config.toml` in the ru
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from pydantic import ConfigDict, Field, model_validator
 
 from quintain import registry
 from quintain.config import load, to_toml
-from quintain.errors import ConfigError
+from quintain.errors import ConfigError, RegistryError
 from quintain.loop import EvalSettings as Evaluation
 from quintain.messages import Sampling
 from quintain.protocols import Environment, Policy
@@ -166,10 +167,22 @@ def named_object(name: str, table: registry.Registry) -> Any:
     """What a registered name, `path/to/file.py:attribute` or `module:attribute` stands for."""
     path, _, attribute = name.rpartition(":")
     if name.endswith(".py"):
-        path, attribute = name, "environment"
+        return _only_environment(name)
     if path.endswith(".py"):
         return registry.load_file(path, attribute)
     return table.get(name)
+
+
+def _only_environment(path: str) -> Any:
+    """The file's `environment`, or the one Environment that it holds by another name."""
+    try:
+        return registry.load_file(path, "environment")
+    except RegistryError:
+        module = sys.modules.get(Path(path).stem)
+        found = [each for each in vars(module or object).values() if isinstance(each, Environment)]
+        if len(found) != 1:
+            raise
+        return found[0]
 
 
 def make_environment(name: str, options: Mapping[str, Json]) -> Environment:

@@ -7,7 +7,7 @@ what is stored is not run again.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from quintain.errors import ConfigError, QuintainError
 from quintain.evals.run import BEGUN, ENDED, EvalRun
 from quintain.messages import Sampling
 from quintain.protocols import Environment, Policy
-from quintain.record import Json
+from quintain.record import Json, digest
 from quintain.rollouts import Budget, Host, Job, Progress, run_blocking, schedule
 from quintain.rollouts.host import jobs_of
 from quintain.store import Store, new_folder
@@ -131,7 +131,9 @@ async def aevaluate(
             resume=resume,
         )
     try:
-        await store.event(BEGUN, begun)
+        contents = {task.id: digest(task.model_dump_json()) for task in chosen}
+        _refuse_changed(store, purpose, environment.name, contents)
+        await store.event(BEGUN, {**begun, "contents": contents})
         if retry_errors:
             faults = [str(outcome) for outcome in Outcome if outcome.host_fault]
             again = await store.unfinal(purpose, faults)
@@ -229,6 +231,28 @@ def evaluate(
             **more,
         )
     )
+
+
+def _refuse_changed(
+    store: Store, purpose: str, environment: str, contents: Mapping[str, str]
+) -> None:
+    """Raises ConfigError when a task that this eval has begun before is another one now."""
+    for _, _, data in store.event_rows(BEGUN):
+        if (data["purpose"], data["environment"]) != (purpose, environment):
+            continue
+        before = data.get("contents", {})
+        for task_id, content in contents.items():
+            if before.get(task_id, content) != content:
+                raise ConfigError(
+                    f"cannot resume {store.folder}: task {task_id!r} is not what it was (its "
+                    "prompt, answer, files or limits); use the tasks as they were, or another "
+                    "folder"
+                )
+        if before and not before.keys() & contents.keys():
+            raise ConfigError(
+                f"cannot resume {store.folder}: none of its {len(before)} tasks is among the "
+                f"{len(contents)} of this call; is it another environment of the same name?"
+            )
 
 
 def _tasks(

@@ -249,10 +249,20 @@ class EvalRun:
         ) as cursor:
             return int(cursor.fetchone()[0])
 
+    def _causes(self) -> list[str]:
+        """The most frequent faults of the host, in their own words."""
+        with self.store.query(
+            "SELECT outcome, json_extract(body, '$.error.message'), count(*) AS n"
+            " FROM trajectories WHERE purpose = ? AND environment = ? AND final = 1"
+            " AND json_extract(body, '$.error') IS NOT NULL GROUP BY 1, 2 ORDER BY n DESC LIMIT 3",
+            (self.purpose, self.environment),
+        ) as cursor:
+            return [f"{n} {outcome}: {message}" for outcome, message, n in cursor]
+
     @property
     def warnings(self) -> list[str]:
         """What a reader of the scores has to know."""
-        out = list(self.scores.warnings)
+        out = [*self.scores.warnings, *self._causes()]
         if self.planned is not None and self.scores.samples < self.planned:
             why = f" ({self.stopped})" if self.stopped else ""
             out.append(

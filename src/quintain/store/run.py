@@ -164,9 +164,10 @@ class Store(Reader):
 
     def close(self) -> None:
         """Writes what is queued, then closes; may be called twice."""
+        # The last connection to close folds the log into the file: then it is one file.
+        self._close_readers()
         if self._writer is not None:
             self._writer.close()
-        self._close_readers()
         self._release_lock()
 
     def __enter__(self) -> Store:

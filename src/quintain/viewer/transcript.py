@@ -16,6 +16,7 @@ from typing import NamedTuple, TextIO
 from rich.console import Console
 from rich.text import Text
 
+from quintain import registry
 from quintain.messages import FilePart, ImagePart, Message, Part, ReasoningPart, TextPart, ToolCall
 from quintain.record import Json
 from quintain.store import Store
@@ -84,6 +85,10 @@ def reproduce(key: TrajectoryKey, config: Mapping[str, Json]) -> str:
             not kept (`weights_gone`) the line says so.
     """
     command = config.get("command") or {}
+    seed = config.get("seed", (config.get("settings") or {}).get("seed", 0))
+    trained = config.get("checkpoint") or config.get("weights_gone")
+    if not (command or trained or key.environment in registry.environments.names()):
+        return _python_call(key, config, seed)
     options = command.get("options") or ["--policy", str(config.get("policy") or "POLICY")]
     words = ["quintain", "run", str(command.get("environment") or key.environment), *options]
     if config.get("checkpoint") and "--checkpoint" not in options:
@@ -91,7 +96,6 @@ def reproduce(key: TrajectoryKey, config: Mapping[str, Json]) -> str:
     if config.get("sampling_given") and "--temperature" not in options:
         words += ["--temperature", f"{config['sampling']['temperature']:g}"]
     words += ["--only", f"{key.task_id}:{key.sample_index}"]
-    seed = config.get("seed", (config.get("settings") or {}).get("seed", 0))
     words += ["--seed", str(seed), "--purpose", key.purpose]
     line = " ".join(shlex.quote(str(word)) for word in words)
     gone = config.get("weights_gone")
@@ -99,6 +103,17 @@ def reproduce(key: TrajectoryKey, config: Mapping[str, Json]) -> str:
         return line
     named = ", ".join(map(str, gone))
     return f"{line}  # sampled by version {named}, whose weights were not kept"
+
+
+def _python_call(key: TrajectoryKey, config: Mapping[str, Json], seed: Json) -> str:
+    """The call that plays a sample of an environment that only the program has a name for."""
+    sampling = ""
+    if config.get("sampling_given"):
+        sampling = f", sampling=q.Sampling(temperature={config['sampling']['temperature']:g})"
+    return (
+        f"q.rollout(environment, policy, {key.task_id!r}, sample_index={key.sample_index}, "
+        f"purpose={key.purpose!r}, seed={seed}{sampling})"
+    )
 
 
 def origin(
