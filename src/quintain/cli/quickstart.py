@@ -46,7 +46,7 @@ SMOLLM2: dict[str, Any] = {
     # One core samples while the other one learns.
     "policy": {"name": "smollm2", "lora": 16, "threads": 1},
     "train": {
-        "steps": 6, "group_size": 8, "groups_per_step": 4, "lr": 3e-4, "eval_every": 3,
+        "steps": 5, "group_size": 8, "groups_per_step": 4, "lr": 3e-4, "eval_every": 3,
         "mode": "async", "max_staleness": 2, "learner_threads": 1,
     },
     "evaluation": {
