@@ -7,8 +7,10 @@ is asked for, and registering needs no decorator.
 
 from __future__ import annotations
 
+import ast
 import difflib
 import importlib
+import importlib.util
 import sys
 import traceback
 from pathlib import Path
@@ -81,10 +83,12 @@ class Registry:
     Args:
         table: its name; the entry-point group is `quintain.<table>`.
         builtin: short name to `"module:attribute"`.
+        one: what one of them is called; None: the table's name without its s.
     """
 
-    def __init__(self, table: str, builtin: dict[str, str]) -> None:
+    def __init__(self, table: str, builtin: dict[str, str], one: str | None = None) -> None:
         self.table = table
+        self.one = one or table.removesuffix("s")
         self.builtin = dict(builtin)
 
     def _entry_points(self) -> dict[str, str]:
@@ -115,10 +119,30 @@ class Registry:
         known = self.names()
         near = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
         hint = f"did you mean {', '.join(near)}?" if near else f"known: {', '.join(known)}"
-        raise RegistryError(
-            f"no {self.table.removesuffix('s')} named {name!r}; {hint} "
-            f"(or give 'my.module:attribute')"
-        )
+        raise RegistryError(f"no {self.one} named {name!r}; {hint} (or give 'my.module:attribute')")
+
+    def summary(self, name: str) -> str:
+        """The first line of a plug-in's docstring, read from its source without running it.
+
+        Only the module's package is imported; empty where there is no source or no docstring.
+        """
+        module_name, _, attribute = self.target(name).partition(":")
+        try:
+            spec = importlib.util.find_spec(module_name)
+            text = Path(spec.origin).read_text("utf-8") if spec and spec.origin else ""
+            body: list[ast.stmt] = ast.parse(text).body
+        except (ImportError, OSError, ValueError, SyntaxError):
+            return ""
+        for node in body:
+            named = getattr(node, "name", "")
+            if isinstance(node, ast.ImportFrom) and not node.level and node.module:
+                alias = next((a for a in node.names if (a.asname or a.name) == attribute), None)
+                if alias is not None:
+                    table = Registry(self.table, {name: f"{node.module}:{alias.name}"})
+                    return table.summary(name)
+            if named == attribute and isinstance(node, ast.ClassDef | ast.FunctionDef):
+                return (ast.get_docstring(node) or "").partition("\n")[0]
+        return ""
 
     def get(self, name: str) -> Any:
         """The class or function behind a name, imported now.
@@ -157,9 +181,10 @@ policies = Registry(
         "smollm2": "quintain.policies.local:smollm2",
         "tiny": "quintain.policies.local:tiny",
     },
+    one="policy",
 )
 benchmarks = Registry("benchmarks", {})
-harnesses = Registry("harnesses", {"loop": "quintain.harness.loop:Loop"})
+harnesses = Registry("harnesses", {"loop": "quintain.harness.loop:Loop"}, one="harness")
 algorithms = Registry(
     "algorithms",
     {

@@ -219,3 +219,49 @@ def _stored() -> int:
             return len(store.rows())
     except StoreError:
         return 0  # not begun yet
+
+
+def test_resuming_with_another_policy_set_up_is_refused(quintain):
+    scripted = ("eval", "adding.py", "--policy", "scripted", "--out", "r")
+    assert quintain(*scripted, "--set", "policy.script=one").code == 0
+    called = quintain(*scripted, "--set", "policy.script=two", "--resume")
+    assert called.code == 2
+    assert "policy.script was 'one' and is 'two' now" in called.err.replace("\n", " ")
+
+
+def test_a_moved_server_is_let_through_and_told(quintain):
+    answer = Action(message=assistant("3"), usage=Usage(calls=1, completion_tokens=1))
+    common = ("eval", "adding.py", "--model", "m", "--out", "r", "--limit")
+    with served(answer) as server:
+        assert quintain(*common, "2", "--base-url", server.base_url).code == 0
+    with served(answer) as server:
+        called = quintain(*common, "4", "--base-url", server.base_url, "--resume", "--json")
+    assert called.json["samples"] == 4, called.err
+    assert "policy.base_url was" in called.err
+
+
+def test_a_budget_that_can_stop_nothing_is_told(quintain):
+    called = quintain("eval", "adding.py", *PARROT, "--max-cost-usd", "1", "--max-tokens", "5")
+    assert "max_cost_usd=1 could stop nothing" in called.out
+    assert "max_tokens=5 could stop nothing" in called.out
+
+
+RAISING = """
+import quintain as q
+
+def judge(text, answer):
+    return answer["no such key"]
+
+environment = q.Environment(
+    name="raising", tasks=[{"prompt": "1?", "answer": {"a": 1}}], verifier=judge
+)
+"""
+
+
+def test_verbose_shows_where_a_verifier_raised(quintain, here):
+    (here / "raising_one.py").write_text(RAISING)
+    called = quintain("eval", "raising_one.py", "--policy", "scripted", "--set",
+                      "policy.script=one", "--split", "train", "--set", "retries=0", "--verbose")  # fmt: skip
+    assert called.code == 1
+    assert "raising_one.py" in called.err
+    assert 'return answer["no such key"]' in called.err

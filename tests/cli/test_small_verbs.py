@@ -114,3 +114,18 @@ def test_init_refuses_a_name_that_is_none(quintain, here, name):
 def test_json_of_run_is_a_list_of_trajectories(quintain):
     called = quintain("run", "adding.py", *PARROT, "--json")
     Trajectory.model_validate_json(json.dumps(called.json[0]))
+
+
+def test_list_says_what_each_is_without_importing_it(quintain):
+    called = quintain("list", "policies")
+    assert "Answers from a script." in called.out
+    for table in registry.TABLES.values():
+        for name in table.names():
+            assert table.summary(name), (table.table, name)
+
+
+@pytest.mark.parametrize("name", ["os", "class", "quintain"])
+def test_init_refuses_names_that_hide_others(quintain, name):
+    called = quintain("init", name)
+    assert called.code == 2
+    assert "choose another" in called.err

@@ -12,7 +12,7 @@ from quintain.cli import options as o
 from quintain.cli.console import NEGATIVE, can_resume, fail, out, print_json, set_verbose, verb
 from quintain.cli.progress import Bar, counted
 from quintain.cli.session import Session, ready, session
-from quintain.cli.settings import record, write_config
+from quintain.cli.settings import record, refuse_other_policy, write_config
 from quintain.evals import EvalRun, aevaluate
 from quintain.rollouts import run_blocking
 from quintain.store import new_folder
@@ -84,6 +84,8 @@ def eval_command(
     folder = out_folder or new_folder(made.environment.name)
     if not (folder / "run.sqlite").exists():
         write_config(folder, made.settings)
+    elif resume or retry_errors:
+        refuse_other_policy(folder, made.settings)
     can_resume(f"quintain eval --resume --out {shlex.quote(str(folder))}")
     with Bar(f"{made.environment.name} · {made.policy.name}") as bar:
         run = run_blocking(
@@ -160,6 +162,8 @@ def show(run: EvalRun) -> None:
             str(run.pass_at(k).interval),
             str(run.pass_at(k, excluded_as_failures=True).interval),
         )
+    if scores.graded:
+        table.add_row("mean reward", str(run.mean()), str(run.mean(excluded_as_failures=True)))
     console.print(
         f"[bold]{escape(run.environment)}[/] · {escape(run.purpose)} · "
         f"{scores.tasks} tasks, {scores.samples} samples"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import keyword
 import re
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -124,6 +126,8 @@ def init_command(
     """
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
         fail(f"a package's name has small letters, digits and underscores, got {name!r}")
+    if name in sys.stdlib_module_names or keyword.iskeyword(name) or name == "quintain":
+        fail(f"{name!r} is a name of Python's own or this package's: choose another")
     folder = into / name
     if folder.exists() and any(folder.iterdir()):
         fail(f"{folder} is there already and not empty")

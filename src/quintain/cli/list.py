@@ -30,15 +30,14 @@ def list_command(
     if table and table not in registry.TABLES:
         fail(f"there is no table {table!r}; there are: {', '.join(registry.TABLES)}")
     chosen = [registry.TABLES[table]] if table else list(registry.TABLES.values())
-    found = {
-        one.table: {name: one.target(name) for name in one.names()} for one in chosen if one.names()
-    }
+    chosen = [one for one in chosen if one.names()]
     if as_json:
-        print_json(found)
+        print_json({one.table: {name: one.target(name) for name in one.names()} for one in chosen})
         return
-    for title, entries in found.items():
+    for one in chosen:
         shown = Table(box=None, pad_edge=False, show_header=False)
-        for name, target in entries.items():
-            shown.add_row(f"  {escape(name)}", f"[dim]{escape(target)}[/]")
-        out().print(f"[bold]{title}[/]")
+        for name in one.names():
+            words = one.summary(name) or one.target(name)
+            shown.add_row(f"  {escape(name)}", f"[dim]{escape(words)}[/]")
+        out().print(f"[bold]{one.table}[/]")
         out().print(shown)

@@ -17,6 +17,7 @@ The same file reruns a run: its resolved form is kept as `config.toml` in the ru
 from __future__ import annotations
 
 import inspect
+import logging
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -33,6 +34,8 @@ from quintain.protocols import Environment, Policy
 from quintain.record import Json, Record
 from quintain.task import Limits, Split
 from quintain.training.config import TrainConfig
+
+logger = logging.getLogger(__name__)
 
 _SECRET = ("api_key", "headers")
 """Settings of a policy that may hold secrets: refused, because settings are stored."""
@@ -160,6 +163,26 @@ def write_config(folder: Path, settings: Settings) -> None:
     (folder / "config.toml").write_text(to_toml(settings), encoding="utf-8")
 
 
+def refuse_other_policy(folder: Path, settings: Settings) -> None:
+    """Raises ConfigError when a run to be resumed was begun with a policy set up otherwise.
+
+    Another address is let through with a warning: servers move.
+    """
+    file = folder / "config.toml"
+    if not file.exists():
+        return
+    begun = load(Settings, file=file, changes=(), values={}).policy.model_dump(mode="json")
+    now = settings.policy.model_dump(mode="json")
+    for key in sorted({*begun, *now}):
+        old, new = begun.get(key), now.get(key)
+        if old == new:
+            continue
+        said = f"policy.{key} was {old!r} and is {new!r} now"
+        if key != "base_url":
+            raise ConfigError(f"cannot resume {folder}: {said}; use another folder")
+        logger.warning("resuming %s: %s", folder, said)
+
+
 # --- what the names mean --------------------------------------------------------------------------
 
 
@@ -235,6 +258,8 @@ def make_policy(settings: PolicySettings) -> Policy:
         options["model"] = settings.model
         if settings.base_url is not None:
             options["base_url"] = settings.base_url
+        else:
+            logger.warning("no --base-url: %s is asked for at OpenAI's own server", settings.model)
     elif settings.base_url is not None:
         raise ConfigError(f"--base-url goes with a served model, not with policy {name!r}")
     elif name == "local":

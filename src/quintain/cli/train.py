@@ -16,7 +16,7 @@ from quintain.cli.console import can_resume, err, fail, out, print_json, set_ver
 from quintain.cli.follow import Follower
 from quintain.cli.progress import duration
 from quintain.cli.session import Session, ready, session
-from quintain.cli.settings import make_environment, record, write_config
+from quintain.cli.settings import make_environment, record, refuse_other_policy, write_config
 from quintain.errors import ConfigError
 from quintain.loop import Selection, TrainRun, atrain
 from quintain.record import Json
@@ -94,6 +94,8 @@ async def train_session(
     """Trains as the settings say, telling how it goes; returns the run and where the time went."""
     if not (folder / "run.sqlite").exists():
         write_config(folder, made.settings)
+    elif resume:
+        refuse_other_policy(folder, made.settings)
     settings = made.settings
     follower = Follower(folder, settings.train.steps, console)
     watcher = asyncio.create_task(follower.watch())

@@ -26,7 +26,7 @@ from quintain.task import Limits, Split, Task
 def environment(
     seed: int = 0, eval: int = 200, heldout: int = 200, largest: int = 99, operations: str = "+-*"
 ) -> Environment:
-    """The environment.
+    """Arithmetic in one turn, judged by comparing numbers.
 
     Args:
         seed: of the tasks.

@@ -29,7 +29,7 @@ from quintain.task import Limits, Split, Task
 def environment(
     seed: int = 0, train: int = 2000, eval: int = 100, heldout: int = 100, cases: int = 12
 ) -> Environment:
-    """The environment.
+    """Small Python programming tasks, judged by hidden tests.
 
     Args:
         seed: of the tasks.

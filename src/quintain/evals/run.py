@@ -269,9 +269,32 @@ class EvalRun:
                 f"incomplete: {self.scores.samples} of {self.planned} samples are done{why}; "
                 "resume it to go on"
             )
+        out.extend(self._toothless())
         if self.flagged:
             out.append(f"{self.flagged} samples are flagged as possible gaming: look at them")
         return out
+
+    def _toothless(self) -> list[str]:
+        """Budgets that could not stop anything, because nothing was ever counted against them."""
+        begun = self._event(BEGUN)
+        given = [name for name in ("max_cost_usd", "max_tokens") if begun.get(name) is not None]
+        if not given or not self.scores.samples:
+            return []
+        with self.store.query(
+            "SELECT total(cost_usd), total(json_extract(body, '$.usage.completion_tokens'))"
+            " FROM trajectories WHERE purpose = ? AND environment = ?",
+            (self.purpose, self.environment),
+        ) as cursor:
+            cost_usd, tokens = cursor.fetchone()
+        told = {
+            "max_cost_usd": (cost_usd, "no cost was counted; give the policy its prices"),
+            "max_tokens": (tokens, "the policy reported no tokens"),
+        }
+        return [
+            f"{name}={begun[name]:g} could stop nothing: {told[name][1]}"
+            for name in given
+            if not told[name][0]
+        ]
 
     # --- samples ---------------------------------------------------------------------------------
 
@@ -338,6 +361,7 @@ class EvalRun:
                 f"with {scores.excluded} excluded as failures"
                 for k in sorted({1, max(most, 1)})
             ),
+            *((f"  mean reward {self.mean()}",) if scores.graded else ()),
             f"  {counted or 'no sample yet'}",
             *(f"  warning: {warning}" for warning in self.warnings),
         ]

@@ -9,6 +9,7 @@ order, under a deadline.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable
 from dataclasses import dataclass, field
@@ -31,6 +32,8 @@ from quintain.rollouts.recorder import EpisodeRecorder
 from quintain.store import blob_hash, now
 from quintain.trajectory import Fault, StopReason, Timing, Trajectory
 from quintain.verdict import Outcome, Verdict
+
+logger = logging.getLogger(__name__)
 
 Stage = Literal["queue", "sandbox", "environment", "policy", "harness", "verifier"]
 
@@ -131,6 +134,7 @@ async def attempt(
     except ConfigError:
         raise
     except QuintainError as error:
+        logger.info("task %s: fault in %s", job.task.id, walk.stage, exc_info=error)
         walk.stop = StopReason.ERROR
         walk.verdict = None
         fault = Fault(

@@ -65,6 +65,11 @@ class Scores:
         """What the final attempts cost."""
         return sum(row.cost_usd for row in self.rows)
 
+    @property
+    def graded(self) -> bool:
+        """Whether some reward is neither 0 nor 1."""
+        return any(row.reward not in (None, 0.0, 1.0) for row in self.rows)
+
     def counts(self, *, excluded_as_failures: bool = False) -> dict[str, tuple[int, int]]:
         """(samples, solved) of each task; a task without judged samples has (0, 0)."""
         out: dict[str, tuple[int, int]] = {}
