@@ -99,7 +99,7 @@ class Sandbox(Protocol):
 
     spec: SandboxSpec
     capabilities: frozenset[str]
-    """Of "session", "snapshot", "fork", "zygote", "network_log"."""
+    """Of "session", "list", "snapshot", "fork", "zygote", "network_log"."""
 
     async def exec(
         self,
@@ -149,6 +149,38 @@ class Sandbox(Protocol):
 
     async def close(self) -> None:
         """Ends every process and removes everything; may be called twice."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One name in a folder of a sandbox."""
+
+    path: str
+    """Relative to the folder that was listed."""
+    kind: Literal["file", "folder", "link", "other"]
+    mode: int
+    """Permission bits."""
+    size: int
+    target: str = ""
+    """Where a link leads; it is never followed."""
+
+
+class Listing(Protocol):
+    """A sandbox with the capability "list": folders are seen without running anything in it."""
+
+    async def entries(self, path: str, *, max_entries: int = 10_000) -> list[Entry]:
+        """Everything under a folder, sorted by path; links are named, not followed.
+
+        Args:
+            path: of the folder, absolute or relative to the workdir.
+            max_entries: more is refused, and so is a tree deeper than 100 folders.
+
+        Raises:
+            FileNotFoundError: no such folder.
+            OSError: not a folder, too much in it, or not readable.
+            SandboxError: the sandbox is broken.
+        """
         ...
 
 

@@ -124,6 +124,10 @@ class Verdict(Record):
         """No decision, and why."""
         return cls(reward=None, passed=False, explanation=explanation, checks=checks)
 
+    def signed(self, verifier: str, kind: Kind, wall_s: float = 0.0) -> Verdict:
+        """The same verdict with the name and kind of who gave it, and how long it took."""
+        return self.model_copy(update={"verifier": verifier, "kind": kind, "wall_s": wall_s})
+
     @property
     def outcome(self) -> Outcome:
         """Solved, failed or abstained."""

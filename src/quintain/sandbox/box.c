@@ -63,7 +63,7 @@ static const char *const step_names[] = {
     "base", "enter"};
 enum { OPTIONAL = 1, CREATE = 2, SELF_MAP = 4, KEEP_OLD = 8 };
 enum { OOM_COUNTER, PIDS_COUNTER, PIDS_LIMIT };
-enum { READ_FILE, REPLACE, TAKE };
+enum { READ_FILE, REPLACE, TAKE, FOLDER };
 enum { TIMED_OUT = 1, UNKILLABLE = 2 };
 enum { AT_FORK = 1, AT_CHDIR, AT_EXEC, AT_DROP };
 enum { MAX_FRAME = 60000, MAX_FDS = 8, ROUNDS = 3000, FREEZE_AFTER = 4,
@@ -709,7 +709,7 @@ static int open_file(int control, struct frame *f) {
   struct statfs system;
   if (fstat(fd, &st) < 0 || fstatfs(fd, &system) < 0) goto fail;
   errno = EINVAL;
-  if (!S_ISREG(st.st_mode)) goto fail;
+  if (purpose == FOLDER ? !S_ISDIR(st.st_mode) : !S_ISREG(st.st_mode)) goto fail;
   errno = EACCES;
   if (system.f_type == PROC_MAGIC) goto fail;
   if (writing && (ftruncate(fd, 0) < 0 || fchown(fd, uid, gid) < 0 || fchmod(fd, mode) < 0))

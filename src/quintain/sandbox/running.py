@@ -12,10 +12,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from quintain.errors import SandboxError, SandboxTimeout
-from quintain.protocols import ExecResult
+from quintain.protocols import Entry, ExecResult
 from quintain.sandbox import layout, wire
 from quintain.sandbox.channel import Channel
 from quintain.sandbox.command import Capture, Feed, Report
+from quintain.sandbox.listing import list_folder
 from quintain.sandbox.server import SpawnServer
 from quintain.sandbox.session import ShellSession
 from quintain.task import SandboxSpec
@@ -32,7 +33,7 @@ Killed = Literal["", "timeout", "memory", "pids", "output"]
 class NativeSandbox:
     """An open sandbox of `NativeBackend`."""
 
-    capabilities: frozenset[str] = frozenset({"session"})
+    capabilities: frozenset[str] = frozenset({"session", "list"})
 
     def __init__(
         self,
@@ -293,6 +294,16 @@ class NativeSandbox:
                 _write_all(fd, content)
             else:
                 await asyncio.to_thread(_write_all, fd, content)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, path) from None
+        finally:
+            os.close(fd)
+
+    async def entries(self, path: str, *, max_entries: int = 10_000) -> list[Entry]:
+        """What lies under a folder; see `quintain.protocols.Listing.entries`."""
+        fd = await self.open_file(path, wire.FOLDER)
+        try:
+            return await asyncio.to_thread(list_folder, fd, max_entries)
         except OSError as error:
             raise OSError(error.errno, error.strerror, path) from None
         finally:

@@ -137,8 +137,9 @@ class Supervisor(Steps):
         flags = (os.O_WRONLY | os.O_CREAT) if writing else os.O_RDONLY
         fd = open_inside(path, flags | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, mode)
         try:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
-                raise OSError(errno.EINVAL, "not a regular file")
+            wanted = stat.S_ISDIR if purpose == wire.FOLDER else stat.S_ISREG
+            if not wanted(os.fstat(fd).st_mode):
+                raise OSError(errno.EINVAL, "neither a regular file nor a folder as asked for")
             if file_system(fd) == PROC_MAGIC:
                 raise OSError(errno.EACCES, "not a stored file")
             if writing:

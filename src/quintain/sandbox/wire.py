@@ -39,12 +39,12 @@ ERRNO = struct.Struct("<I")
 EXEC_HEAD = struct.Struct("<IIIIII")
 """timeout in ms (0: none), uid, gid, flags, argument count, environment count; then the strings."""
 FILE_HEAD = struct.Struct("<IIII")
-"""What for (`READ`, `REPLACE`, `TAKE`), mode, uid, gid; then the path."""
+"""What for (`READ`, `REPLACE`, `TAKE`, `FOLDER`), mode, uid, gid; then the path."""
 KILL_BODY = struct.Struct("<IIQ")
 """Of a `KILL` that spares a shell: its PID inside, the signal that it gets, and how young (ms) the
 processes below its minder are that die; without a body the minder dies and all below it."""
-READ, REPLACE, TAKE = 0, 1, 2
-"""Read a file, write it anew, read it for the last time (its name goes)."""
+READ, REPLACE, TAKE, FOLDER = 0, 1, 2, 3
+"""Read a file, write it anew, read it for the last time (its name goes), list a folder."""
 STATUS = struct.Struct("<iIIIQQII")
 """wait status, errno, where it failed, flags, CPU µs, wall µs, OOM kills, refused forks."""
 
