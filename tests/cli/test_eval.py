@@ -260,8 +260,8 @@ environment = q.Environment(
 
 def test_verbose_shows_where_a_verifier_raised(quintain, here):
     (here / "raising_one.py").write_text(RAISING)
-    called = quintain("eval", "raising_one.py", "--policy", "scripted", "--set",
-                      "policy.script=one", "--split", "train", "--set", "retries=0", "--verbose")  # fmt: skip
+    scripted = ("--policy", "scripted", "--set", "policy.script=one", "--split", "train")
+    called = quintain("eval", "raising_one.py", *scripted, "--set", "retries=0", "--verbose")
     assert called.code == 1
     assert "raising_one.py" in called.err
     assert 'return answer["no such key"]' in called.err
