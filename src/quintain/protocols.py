@@ -257,8 +257,16 @@ class Tool(Protocol):
         ...
 
 
+WORLD_ARTIFACT = "world:final"
+"""The artifact that holds an episode's final `world`, as JSON."""
+
+
 class Episode(Protocol):
-    """One play of one task; single use."""
+    """One play of one task; single use.
+
+    An episode with host-side state may have it as `world` (JSON): what that is at the end is kept
+    with the trajectory as the artifact `WORLD_ARTIFACT`, for verifiers of state.
+    """
 
     tools: tuple[Tool, ...]
 
@@ -404,7 +412,7 @@ class JudgeContext:
     deadline: float
     """`time.monotonic()` value by which to be done."""
     artifact: Callable[[str], bytes | None] = lambda _path: None
-    """The content of a kept artifact, by its path in the sandbox."""
+    """The content of a kept artifact, by its path in the sandbox (or `WORLD_ARTIFACT`)."""
 
 
 @runtime_checkable
@@ -425,13 +433,20 @@ class Verifier(Protocol):
 
 @runtime_checkable
 class GroupVerifier(Protocol):
-    """Judges the trajectories of one task together."""
+    """Judges the trajectories of one task together.
+
+    Training judges a group at once, when all its members are played. It is a `Verifier` too, for
+    rollouts that stand alone, where it may abstain.
+    """
 
     name: str
     kind: Kind
 
     async def judge_group(self, contexts: Sequence[JudgeContext]) -> list[Verdict]:
-        """One verdict a context, in order."""
+        """One verdict a context, in order.
+
+        A context whose trajectory has a verdict was judged before: it is there to compare with.
+        """
         ...
 
 

@@ -50,6 +50,11 @@ class ToolEpisode:
         )
         self._by_name = {tool.spec.name: tool for tool in tools}
 
+    @property
+    def world(self) -> Json:
+        """The host-side state as the tools left it."""
+        return self._context.world
+
     async def reset(self) -> Observation:
         """The prompt."""
         return Observation(messages=self._opening)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -26,7 +26,8 @@ from quintain.errors import (
     VerifierError,
     boundary,
 )
-from quintain.protocols import Episode, JudgeContext, Sandbox
+from quintain.protocols import WORLD_ARTIFACT, Episode, JudgeContext, Sandbox
+from quintain.record import canonical
 from quintain.rollouts.host import Host, Job
 from quintain.rollouts.recorder import EpisodeRecorder
 from quintain.store import blob_hash, now
@@ -37,6 +38,7 @@ logger = logging.getLogger(__name__)
 
 Stage = Literal["queue", "sandbox", "environment", "policy", "harness", "verifier"]
 
+GatheredJudge = Callable[[JudgeContext], Awaitable[Verdict]]
 MAX_ARTIFACT_BYTES = 64 * 1024 * 1024
 
 
@@ -51,6 +53,7 @@ class _Walk:
     number: int
     began: float
     queue_s: float
+    gathered: GatheredJudge | None = None
     started: str = field(default_factory=now)
     stage: Stage = "sandbox"
     sandbox: Sandbox | None = None
@@ -96,7 +99,12 @@ class _Walk:
 
 
 async def attempt(
-    job: Job, host: Host, number: int = 0, *, queue_s: float = 0.0
+    job: Job,
+    host: Host,
+    number: int = 0,
+    *,
+    queue_s: float = 0.0,
+    gathered: GatheredJudge | None = None,
 ) -> tuple[Trajectory, dict[str, bytes]]:
     """Plays and judges one sample once.
 
@@ -105,6 +113,8 @@ async def attempt(
         host: the run's surroundings, entered.
         number: which attempt this is.
         queue_s: how long the job waited to be started.
+        gathered: judges it together with others, under a deadline of its own; None: the
+            environment's verifier judges it alone.
 
     Returns:
         The trajectory with its outcome, and the contents of its artifacts by hash.
@@ -123,6 +133,7 @@ async def attempt(
         number=number,
         began=time.monotonic(),
         queue_s=queue_s,
+        gathered=gathered,
     )
     try:
         try:
@@ -177,9 +188,21 @@ async def _play(walk: _Walk) -> None:
         if not deadline.expired():
             raise
         walk.stop = StopReason.WALL
+    _keep_world(walk)
     if walk.sandbox is not None:
         walk.stage = "sandbox"
         await _keep_artifacts(walk, walk.sandbox)
+
+
+def _keep_world(walk: _Walk) -> None:
+    world = getattr(walk.episode, "world", None)
+    if world is None:
+        return
+    with boundary(EnvironmentFault, "keeping the episode's world"):
+        data = canonical(world).encode()
+    name = blob_hash(data)
+    walk.blobs[name] = data
+    walk.artifacts[WORLD_ARTIFACT] = name
 
 
 async def _keep_artifacts(walk: _Walk, sandbox: Sandbox) -> None:
@@ -220,8 +243,11 @@ async def _judge(walk: _Walk) -> None:
     )
     try:
         with boundary(VerifierError, f"verifier {verifier.name}"):
-            async with asyncio.timeout(host.judge_s):
-                verdict = await verifier.judge(context)
+            if walk.gathered is not None:
+                verdict = await walk.gathered(context)
+            else:
+                async with asyncio.timeout(host.judge_s):
+                    verdict = await verifier.judge(context)
     finally:
         walk.verify_s = time.monotonic() - began
     if not host.environment.graded and verdict.reward not in (None, 0.0, 1.0):

@@ -94,6 +94,8 @@ class Host:
     """Deadline for opening an episode."""
     judge_s: float = 300.0
     """Deadline for a verdict."""
+    gather_s: float = 7200.0
+    """How long a member of a group that is judged together waits for the others."""
     close_s: float = 30.0
     """Deadline for closing a sandbox or an episode."""
     budget: Budget = field(default_factory=Budget)

@@ -12,9 +12,12 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
+from quintain.protocols import GroupVerifier, JudgeContext
 from quintain.record import derive_seed
-from quintain.rollouts.attempt import attempt, retryable
+from quintain.rollouts.attempt import GatheredJudge, attempt, retryable
+from quintain.rollouts.gathering import Gathering
 from quintain.rollouts.host import Host, Job
 from quintain.rollouts.watchdog import Watchdog
 from quintain.task import Task
@@ -52,6 +55,7 @@ async def rollout(
     queue_s: float = 0.0,
     progress: Progress | None = None,
     first: int | None = None,
+    gathered: GatheredJudge | None = None,
 ) -> Trajectory:
     """One sample to its final attempt, committed to the host's store.
 
@@ -61,6 +65,7 @@ async def rollout(
         queue_s: how long the job waited to be started.
         progress: counts retries when given.
         first: number of the first attempt; None: whatever the store says comes next.
+        gathered: see `attempt`.
     """
     store = host.store
     if first is None:
@@ -70,7 +75,7 @@ async def rollout(
                 job.purpose, host.environment.name, job.task.id, job.sample_index
             )
     for number in range(first, first + host.retries + 1):
-        trajectory, blobs = await attempt(job, host, number, queue_s=queue_s)
+        trajectory, blobs = await attempt(job, host, number, queue_s=queue_s, gathered=gathered)
         host.budget.spend(trajectory)
         final = number == first + host.retries or not retryable(trajectory)
         if store is not None:
@@ -171,7 +176,8 @@ async def rollout_group(
 ) -> list[Trajectory]:
     """The G samples of one task, in the order of their indexes, each to its final attempt.
 
-    Samples that the store holds already are read, not run again.
+    Samples that the store holds already are read, not run again. A verifier of groups judges the
+    others together, once all are played, beside those that it has judged before.
 
     Args:
         task: what all of them play.
@@ -192,21 +198,66 @@ async def rollout_group(
         }
     asked = time.monotonic()
 
-    async def play(index: int) -> Trajectory:
+    gathering = _gathering(task, sample_indexes, host, slots, list(known.values()))
+
+    async def play(place: int, index: int) -> Trajectory:
         if index in known:
             return known[index]
         job = Job(task=task, purpose=purpose, sample_index=index)
-        if slots is None:
-            return await rollout(job, host)
-        async with slots:
-            return await rollout(job, host, queue_s=time.monotonic() - asked)
+        gathered = None if gathering is None else partial(gathering.judge, place)
+        try:
+            if slots is None:
+                return await rollout(job, host, gathered=gathered)
+            async with slots:
+                waited_s = time.monotonic() - asked
+                return await rollout(job, host, queue_s=waited_s, gathered=gathered)
+        finally:
+            if gathering is not None:
+                gathering.leave(place)
 
     async def one(place: int, index: int) -> Trajectory:
-        trajectory = await play(index)
+        trajectory = await play(place, index)
         if on_member is not None:
             await on_member(place, trajectory)
         return trajectory
 
-    async with asyncio.TaskGroup() as group:
-        members = [group.create_task(one(*each)) for each in enumerate(sample_indexes)]
+    try:
+        async with asyncio.TaskGroup() as group:
+            members = [group.create_task(one(*each)) for each in enumerate(sample_indexes)]
+    finally:
+        if gathering is not None:
+            await gathering.close()
     return [member.result() for member in members]
+
+
+def _gathering(
+    task: Task,
+    sample_indexes: Sequence[int],
+    host: Host,
+    slots: asyncio.Semaphore | None,
+    known: Sequence[Trajectory],
+) -> Gathering | None:
+    """Where the members meet, if the verifier is one of groups."""
+    verifier = host.environment.verifier
+    if not isinstance(verifier, GroupVerifier):
+        return None
+    done = {trajectory.sample_index for trajectory in known}
+    judged = [
+        JudgeContext(
+            task=task,
+            trajectory=trajectory,
+            sandbox=None,
+            open_sandbox=host.open_sandbox,
+            workers=host.workers,
+            deadline=0.0,
+        )
+        for trajectory in known
+    ]
+    return Gathering(
+        verifier,
+        [place for place, index in enumerate(sample_indexes) if index not in done],
+        judge_s=host.judge_s,
+        gather_s=host.gather_s,
+        slots=slots,
+        judged=judged,
+    )
