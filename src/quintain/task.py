@@ -46,17 +46,66 @@ class Limits(Record):
 
 
 class NetworkPolicy(Record):
-    """What a sandbox may reach."""
+    """What a sandbox may reach, through a proxy that decides by name; see `docs/network.md`.
+
+    An entry of `hosts` or `private_hosts` is a name, `*.suffix` (every name below the suffix, not
+    the suffix itself) or an address, optionally with `:port`; an IPv6 address stands in brackets.
+    """
 
     mode: Literal["none", "allowlist", "open"] = "none"
+    """`allowlist`: what is listed. `open`: any public host, and what is listed as private. When
+    not given: `allowlist` if anything is listed."""
     hosts: tuple[str, ...] = ()
-    """With `allowlist`: exact names or `*.suffix`, optionally `:port`."""
+    """What may be reached at public addresses."""
+    private_hosts: tuple[str, ...] = ()
+    """What may be reached at any address, loopback and private networks included."""
+    presets: tuple[Literal["pip"], ...] = ()
+    """`pip`: the package index of the host's own pip configuration."""
+    ports: tuple[int, ...] = (80, 443)
+    """Of entries that name no port."""
+    max_bytes: int | None = Field(default=1_000_000_000, gt=0)
+    """In both directions together, over the sandbox's life."""
+    bytes_per_s: int | None = Field(default=None, gt=0)
+    """In both directions together; what is faster waits."""
+    requests_per_s: float = Field(default=50.0, gt=0)
+    """Requests and tunnels begun; what is faster waits, a few seconds at most."""
+    max_connections: int = Field(default=64, gt=0, le=1024)
+    """At once; more wait to be accepted."""
+    encrypted_hello: bool = False
+    """Whether TLS hellos may pass that carry a second, encrypted name (ECH)."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _listed_means_allowlist(cls, data: Any) -> Any:
+        if isinstance(data, dict) and "mode" not in data:
+            listed = any(data.get(name) for name in ("hosts", "private_hosts", "presets"))
+            return {**data, "mode": "allowlist"} if listed else data
+        return data
 
     @model_validator(mode="after")
-    def _hosts_with_allowlist(self) -> NetworkPolicy:
-        if (self.mode == "allowlist") != bool(self.hosts):
-            raise ValueError("hosts go with mode 'allowlist', and 'allowlist' needs hosts")
+    def _lists_with_allowlist(self) -> NetworkPolicy:
+        if self.mode == "none" and (self.hosts or self.private_hosts or self.presets):
+            raise ValueError("hosts and presets go with mode 'allowlist', not with 'none'")
+        if self.mode == "open" and self.hosts:
+            raise ValueError("mode 'open' lets any public host pass: 'hosts' would change nothing")
+        if self.mode == "allowlist" and not (self.hosts or self.private_hosts or self.presets):
+            raise ValueError("mode 'allowlist' needs hosts, private_hosts or presets")
         return self
+
+    @field_validator("hosts", "private_hosts")
+    @classmethod
+    def _names(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for entry in value:
+            if not entry or any(letter in "/@?#%\\ \t\r\n" for letter in entry):
+                raise ValueError(f"expected a host name like 'example.org:443', got {entry!r}")
+        return value
+
+    @field_validator("ports")
+    @classmethod
+    def _ports(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+        if not value or not all(0 < port < 65536 for port in value):
+            raise ValueError(f"ports are numbers from 1 to 65535, got {value!r}")
+        return value
 
 
 class SandboxSpec(Record):

@@ -19,6 +19,7 @@
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <net/if.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
@@ -56,11 +57,11 @@ enum { INIT = 1, OPEN, CLOSE, READY = 8, FAILED, GONE };
 enum { EXEC = 16, OPENFILE, KILL, UP = 32, BROKEN, OPENED, REFUSED };
 enum { MKDIR = 1, WRITE, LINK, UNSHARE, MOUNT, PIVOT, MKNOD, HOSTNAME, LOOPBACK, USERNS, COUNTER,
        RLIMIT, FILTER, CLEAN, JOIN, UMOUNT, UNLINK, KEEP,
-       BASE, ENTER };
+       BASE, ENTER, LISTEN };
 static const char *const step_names[] = {
     "", "mkdir", "write", "link", "unshare", "mount", "pivot_root", "mknod", "sethostname",
     "loopback", "user namespace", "open", "rlimit", "filter", "clean", "open", "umount", "unlink", "open",
-    "base", "enter"};
+    "base", "enter", "listen"};
 enum { OPTIONAL = 1, CREATE = 2, SELF_MAP = 4, KEEP_OLD = 8 };
 enum { OOM_COUNTER, PIDS_COUNTER, PIDS_LIMIT };
 enum { READ_FILE, REPLACE, TAKE, FOLDER };
@@ -293,6 +294,16 @@ static int loopback_up(void) {
   return result;
 }
 
+static int listener = -1; /* goes to the owner */
+
+static int listen_inside(const struct step *s) {
+  struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)s->a)};
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (listener < 0 || bind(listener, (struct sockaddr *)&address, sizeof address) < 0) return -1;
+  return listen(listener, (int)s->b);
+}
+
 static int pivot(const struct step *s) {
   if (chdir(s->s[0]) < 0) return -1;
   const char *old = s->flags & KEEP_OLD ? s->s[1] : ".";
@@ -364,6 +375,7 @@ static int carry_out_step(const struct step *s) {
   case UNLINK: return unlink(s->s[0]);
   case BASE: return 0;
   case ENTER: return enter(s);
+  case LISTEN: return listen_inside(s);
   case KEEP: {
     int fd = open(s->s[0], O_PATH | O_CLOEXEC);
     if (fd < 0 || dup3(fd, KEPT_FD, O_CLOEXEC) < 0) return -1;
@@ -381,7 +393,7 @@ static int carry_out(char *plan, size_t length, char *error, size_t *error_lengt
     if (carry_out_step(&s) == 0 || s.flags & OPTIONAL) continue;
     uint32_t why = (uint32_t)errno;
     memcpy(error, &why, 4);
-    const char *name = s.kind <= ENTER ? step_names[s.kind] : "step";
+    const char *name = s.kind <= LISTEN ? step_names[s.kind] : "step";
     *error_length = 4 + (size_t)snprintf(error + 4, 300, "%s %.80s %.80s", name,
                                          s.count > 0 && s.kind < RLIMIT && s.kind != USERNS ? s.s[0] : "",
                                          s.count > 1 && s.kind > WRITE && s.kind < USERNS ? s.s[1] : "");
@@ -790,7 +802,8 @@ static void supervise(char *plan, size_t length, int control, int sync) {
   close(sync_fd);
   close(KEPT_FD);
   int signals = child_signals();
-  if (signals < 0 || send_frame(control, UP, 0, NULL, 0, -1) < 0) _exit(1);
+  if (signals < 0 || send_frame(control, UP, 0, NULL, 0, listener) < 0) _exit(1);
+  if (listener >= 0) close(listener);
   struct pollfd polled[2] = {{control, POLLIN, 0}, {signals, POLLIN, 0}};
   for (;;) {
     if (poll(polled, 2, -1) < 0 && errno != EINTR) _exit(1);

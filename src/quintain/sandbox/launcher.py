@@ -263,7 +263,10 @@ def _be_supervisor(plan: bytes, here: Supervisor, control_fd: int, sync_fd: int)
         sync.close()
         with contextlib.suppress(OSError):
             os.close(wire.KEPT_FD)
-        wire.send(control, wire.UP, 0)
+        with contextlib.ExitStack() as passed:
+            listener = here.listener
+            fds = () if listener is None else (passed.enter_context(listener).fileno(),)
+            wire.send(control, wire.UP, 0, b"", fds)
         here.serve()
         os._exit(0)
     finally:

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from quintain.sandbox import wire
+from quintain.sandbox import network, wire
 from quintain.sandbox.filter import program
 from quintain.task import SandboxSpec
 
@@ -112,8 +112,11 @@ def stage_plan(*, rootless: bool) -> wire.Plan:
     plan.mount("stage", "/tmp", "tmpfs", wire.MS_NOSUID, STAGE_SIZE)
     plan.mkdir(f"/tmp{HOST}")
     plan.add(wire.PIVOT, "/tmp", HOST.lstrip("/"), flags=wire.KEEP_OLD)
-    for folder in (STAGED, CLEAN, f"{STAGED}/empty"):
+    for folder in (STAGED, CLEAN, f"{STAGED}/empty", f"{STAGED}/network"):
         plan.mkdir(folder)
+    if trusted := network.certificates():
+        name = os.path.basename(network.CERTIFICATES)
+        plan.write(f"{STAGED}/network/{name}", Path(trusted).read_bytes(), create=True)
     plan.link(f"{HOST.lstrip('/')}/proc", "/proc")
     plan.write(f"{STAGED}/nothing", "", create=True)
     _stage_etc(plan, f"{STAGED}/etc")
@@ -227,6 +230,8 @@ def box_plan(plan: wire.Plan, spec: SandboxSpec, ids: Ids, *, grouped: bool = Tr
     plan.add(wire.UNSHARE, a=spaces)
     plan.add(wire.HOSTNAME, "sandbox")
     plan.add(wire.LOOPBACK)
+    if spec.network.mode != "none":
+        plan.add(wire.LISTEN, a=network.PORT, b=spec.network.max_connections)
     size = f"size={spec.disk_mb}m,nr_inodes={max(4096, spec.disk_mb * 256)},mode=755"
     own = f",uid={ids.init},gid={ids.init}"
     disk = BOX if spec.image is None else DISK
@@ -237,6 +242,9 @@ def box_plan(plan: wire.Plan, spec: SandboxSpec, ids: Ids, *, grouped: bool = Tr
         _image_base(plan, ids)
     _devices(plan, disk, ids)
     _user_folders(plan, spec, ids)
+    if spec.network.mode != "none":
+        plan.mkdir(f"{BOX}{network.FOLDER}", flags=wire.OPTIONAL)
+        plan.mount(f"{STAGED}/network", f"{BOX}{network.FOLDER}", flags=wire.MS_BIND)
     _proc(plan, spec, disk, ids.rootless)
     plan.add(wire.ENTER, BOX)
     _rights(plan, spec, ids, grouped)

@@ -29,6 +29,7 @@ class Steps:
         self.joins: list[int] = []
         self.limits: list[tuple[int, int, int]] = []
         self.filter = b""
+        self.listener: socket.socket | None = None
         self.minders: dict[int, int] = {}
         """PID of a minder to the id of its command."""
 
@@ -150,6 +151,11 @@ class Steps:
         os.chroot(".")
         os.chdir("/")
 
+    def _listen(self, _f: int, a: int, b: int, _c: int, _s: list[str], _r: list[bytes]) -> None:
+        self.listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        self.listener.bind(("127.0.0.1", a))
+        self.listener.listen(b)
+
     def _nothing(self, _f: int, _a: int, _b: int, _c: int, _s: list[str], _r: list[bytes]) -> None:
         """A step for the server."""
 
@@ -179,4 +185,5 @@ class Steps:
         wire.KEEP: ("open", _keep),
         wire.BASE: ("base", _nothing),
         wire.ENTER: ("enter", _enter),
+        wire.LISTEN: ("listen", _listen),
     }

@@ -1,0 +1,73 @@
+"""The proxy of one owner: gives every networked sandbox its gate."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Mapping
+from weakref import WeakSet
+
+from quintain.sandbox.network.dial import Dialer
+from quintain.sandbox.network.gate import Gate
+from quintain.sandbox.network.inside import prepare
+from quintain.sandbox.network.names import Rules
+from quintain.sandbox.network.resolve import Resolve, Resolver
+from quintain.task import NetworkPolicy
+from quintain.trajectory import Event
+
+
+class Proxy:
+    """Serves sandboxes on the running event loop; no process or thread a sandbox.
+
+    Args:
+        resolve: gives the addresses of a name; None: the host's own resolver.
+        proxies: the owner's own proxies by scheme; None: as the environment says.
+    """
+
+    def __init__(
+        self, *, resolve: Resolve | None = None, proxies: Mapping[str, str] | None = None
+    ) -> None:
+        self._resolver = Resolver() if resolve is None else None
+        chosen = resolve if resolve is not None else self._resolver
+        assert chosen is not None
+        self._dialer = Dialer(chosen, proxies)
+        self._gates: WeakSet[Gate] = WeakSet()
+
+    async def serve(
+        self,
+        listener: socket.socket | None,
+        policy: NetworkPolicy,
+        on_event: Callable[[Event], None] | None = None,
+    ) -> Gate:
+        """Lets one sandbox out through a listening socket that only it can reach.
+
+        Args:
+            listener: a listening stream socket, TCP in the sandbox's network namespace or UNIX;
+                the gate owns it from now on. None: connections are handed over by
+                `Gate.connected`.
+            policy: what the sandbox may reach.
+            on_event: called with each request as it ends.
+
+        Returns:
+            The sandbox's gate: its log and count; close it with the sandbox.
+
+        Raises:
+            ConfigError: an entry of the policy is no host, or a preset finds nothing.
+        """
+        try:
+            found = await prepare(policy)
+            gate = Gate(policy, Rules.of(policy, found.private_hosts), self._dialer, on_event)
+        except BaseException:
+            if listener is not None:
+                listener.close()
+            raise
+        self._gates.add(gate)
+        if listener is not None:
+            gate.listen(listener)
+        return gate
+
+    async def close(self) -> None:
+        """Closes every gate."""
+        for gate in list(self._gates):
+            await gate.close()
+        if self._resolver is not None:
+            self._resolver.close()
