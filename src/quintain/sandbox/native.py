@@ -28,6 +28,8 @@ from quintain.errors import (
 )
 from quintain.protocols import Probe
 from quintain.sandbox import build, cgroups, host, layout, probe, wire
+from quintain.sandbox.network import Proxy
+from quintain.sandbox.network.resolve import Resolve
 from quintain.sandbox.running import NativeSandbox
 from quintain.sandbox.server import SpawnServer
 from quintain.task import SandboxSpec
@@ -45,14 +47,20 @@ class NativeBackend:
     Args:
         allow_weaker: go on where a limit cannot be enforced, instead of refusing by name.
         launcher: "c" (needs a C compiler once), "python", or "auto": C where it can be compiled.
+        resolve: gives networked sandboxes the addresses of a name; None: the host's resolver.
     """
 
     name = "native"
 
     def __init__(
-        self, *, allow_weaker: bool = False, launcher: Literal["auto", "c", "python"] = "auto"
+        self,
+        *,
+        allow_weaker: bool = False,
+        launcher: Literal["auto", "c", "python"] = "auto",
+        resolve: Resolve | None = None,
     ) -> None:
         self.allow_weaker = allow_weaker
+        self.resolve = resolve
         self.launcher = launcher
         self._host: host.Host | None = None
         self._servers: dict[asyncio.AbstractEventLoop, SpawnServer] = {}
@@ -147,7 +155,7 @@ class NativeBackend:
     ) -> bytes:
         """The plan of one sandbox: that of its kind, which is kept, with its own numbers put in."""
         kind = (spec.image, spec.memory_mb, spec.disk_mb, spec.max_pids, spec.cpus, spec.user,
-                spec.workdir)  # fmt: skip
+                spec.workdir, _listens(spec))  # fmt: skip
         found = server.plans.get(kind)
         if found is None:
             any_ids = ids if ids.rootless else layout.Ids(False, *ANY_IDS)
@@ -196,6 +204,7 @@ class NativeBackend:
             except OSError as error:
                 raise _explain(error, here) from error
             server.name = name
+            server.proxy = Proxy(resolve=self.resolve)
             self._servers[loop] = server
             return server
 
@@ -216,6 +225,11 @@ class NativeBackend:
         return [sys.executable, "-m", "quintain.sandbox.launcher"]
 
 
+def _listens(spec: SandboxSpec) -> int:
+    """How long the queue at its way out is; 0: it has none."""
+    return spec.network.max_connections if spec.network.mode != "none" else 0
+
+
 def _allow_many_files() -> None:
     """Every open sandbox and every running command takes a few descriptors of this process."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -226,8 +240,6 @@ def _allow_many_files() -> None:
 
 def _refuse_unbuilt(spec: SandboxSpec) -> None:
     asked = [name for name in ("packages", "apt", "setup", "dockerfile") if getattr(spec, name)]
-    if spec.network.mode != "none":
-        asked.append(f"network mode {spec.network.mode!r}")
     if spec.user not in ("sandbox", "root"):
         asked.append(f"user {spec.user!r} (it knows 'sandbox' and 'root')")
     if spec.image is not None and not os.path.isdir(spec.image):

@@ -13,13 +13,15 @@ from typing import Any, Literal
 
 from quintain.errors import SandboxError, SandboxTimeout
 from quintain.protocols import Entry, ExecResult
-from quintain.sandbox import layout, wire
+from quintain.sandbox import layout, network, wire
 from quintain.sandbox.channel import Channel
 from quintain.sandbox.command import Capture, Feed, Report
 from quintain.sandbox.listing import list_folder
+from quintain.sandbox.network import Gate
 from quintain.sandbox.server import SpawnServer
 from quintain.sandbox.session import ShellSession
 from quintain.task import SandboxSpec
+from quintain.trajectory import Event
 
 GRACE_S = 5.0
 """How much longer than a command's limit its minder may take to report."""
@@ -60,6 +62,10 @@ class NativeSandbox:
         ours, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._channel = Channel(ours, self._told, self._on_hang_up)
         self._env = layout.environment(spec)
+        self._gate: Gate | None = None
+        self._listener: socket.socket | None = None
+        if spec.network.mode != "none":
+            self.capabilities = self.capabilities | {"network_log"}
 
     async def start(self, plan: bytes) -> None:
         """Brings it up; called by the backend only."""
@@ -68,6 +74,20 @@ class NativeSandbox:
         self._gone.add_done_callback(self._on_gone)
         async with asyncio.timeout(self.spec.startup_s):
             await self._up
+            if self.spec.network.mode != "none":
+                await self._let_out()
+
+    async def _let_out(self) -> None:
+        """Serves the sandbox's way out, which its supervisor has handed over."""
+        policy = self.spec.network
+        listener, self._listener = self._listener, None
+        self._gate = await self._server.proxy.serve(listener, policy)
+        found = await network.prepare(policy)
+        self._env = {**self._env, **found.environment, **self.spec.env}
+
+    async def network_log(self) -> list[Event]:
+        """What was asked of the network so far; see `quintain.protocols.NetworkLog`."""
+        return [] if self._gate is None else self._gate.log.events()
 
     # --- the supervisor's words -----------------------------------------------------------------
 
@@ -87,6 +107,8 @@ class NativeSandbox:
 
     def _told(self, kind: int, number: int, body: bytes, fds: list[int]) -> None:
         if kind == wire.UP and not self._up.done():
+            if fds:
+                self._listener = socket.socket(fileno=fds[0])
             self._up.set_result(None)
         elif kind == wire.BROKEN and not self._up.done():
             (code,) = wire.ERRNO.unpack_from(body)
@@ -316,6 +338,10 @@ class NativeSandbox:
             self._lose("it was closed")
             self._server.end(self._number)
             self._channel.close()
+            if self._listener is not None:
+                self._listener.close()
+            if self._gate is not None:
+                await self._gate.close()
         if self._gone is None:
             return
         done, _ = await asyncio.wait([self._gone], timeout=CLOSE_S)

@@ -18,6 +18,7 @@ from typing import Any
 from quintain.errors import SandboxError
 from quintain.sandbox import wire
 from quintain.sandbox.channel import Channel
+from quintain.sandbox.network import Proxy
 
 START_S = 20.0
 
@@ -36,6 +37,8 @@ class SpawnServer:
         self._gone: dict[int, asyncio.Future[int]] = {}
         self.plans: dict[object, bytes] = {}
         """Plans by the kind of sandbox."""
+        self.proxy = Proxy()
+        """Of its networked sandboxes."""
         self._channel = Channel(sock, self._told, self._lost)
 
     @classmethod
@@ -138,6 +141,7 @@ class SpawnServer:
     async def close(self) -> None:
         """Ends the server and all its sandboxes, and waits for it."""
         self.hang_up()
+        await self.proxy.close()
         await asyncio.to_thread(self._process.wait)
         self._lost()
         if self._log >= 0:

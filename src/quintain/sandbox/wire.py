@@ -59,8 +59,8 @@ LOOPBACK, USERNS, COUNTER, RLIMIT, FILTER, CLEAN, JOIN, UMOUNT = 9, 10, 11, 12, 
 UNLINK, KEEP, BASE, ENTER, LISTEN = 17, 18, 19, 20, 21
 """`BASE` parts a sandbox's plan: the server itself carries out what comes before (control groups),
 then lets the supervisor be born in the mount namespace that it names and that a plan of its own
-makes once; `ENTER` makes a folder the root by moving it over the old one. `LISTEN` makes a socket that
-listens on a port of 127.0.0.1 inside and goes to the owner with `UP`."""
+makes once; `ENTER` makes a folder the root by moving it over the old one. `LISTEN` makes a socket
+on a port of 127.0.0.1 inside, which goes to the owner with `UP`."""
 
 KEPT_FD = 50
 """Where `KEEP` holds a folder open until the supervisor is up."""

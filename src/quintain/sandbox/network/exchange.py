@@ -16,13 +16,15 @@ from quintain.sandbox.network.dial import READ_BYTES, Line, Refusal
 from quintain.sandbox.network.gate import Gate
 from quintain.sandbox.network.names import BadName, bracketed, split_port
 from quintain.sandbox.network.record import Request
-from quintain.sandbox.network.tunnel import Tunnel
+from quintain.sandbox.network.tunnel import Tunnel, part
 
 MOST_HEADER_BYTES = 32_768
 HEAD_S = 15.0
 """From the first byte of a request to the end of its headers."""
 IDLE_S = 120.0
 """Without a byte in either direction, or between two requests."""
+PART_S = 5.0
+"""For the other side to take the rest and hang up."""
 HOP_BY_HOP = {
     b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization",
     b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade", b"expect",
@@ -45,6 +47,7 @@ class Exchange:
         try:
             while await self._one():
                 self.talk.start_next_cycle()
+            await self._part()
         except OSError:
             pass  # the sandbox hung up, or said nothing for too long
 
@@ -76,6 +79,13 @@ class Exchange:
                 request.decision, request.reason = "failed", "cut off"
             self.gate.log.end(request)
         return False
+
+    async def _part(self) -> None:
+        """Hangs up so that what was written arrives: a close with unread bytes would lose it."""
+        self.writer.write_eof()
+        async with asyncio.timeout(PART_S):
+            while await self.reader.read(READ_BYTES):
+                continue
 
     async def _wait_for_request(self) -> bool:
         if self.talk.trailing_data[0]:
@@ -120,7 +130,7 @@ class Exchange:
             early = self.talk.trailing_data[0]
             await Tunnel(self.gate, request, self.reader, self.writer, line).run(early)
         finally:
-            line.writer.transport.abort()
+            await part(line.writer)
 
     async def _forward(self, request: Request, event: h11.Request, line: Line, path: bytes) -> bool:
         """Passes a request on and its answer back, both as they come."""
@@ -244,12 +254,6 @@ class Exchange:
         response = h11.Response(status_code=refusal.status, headers=headers)
         for event in (response, h11.Data(data=text), h11.EndOfMessage()):
             self.writer.write(self.talk.send(event) or b"")
-        async with asyncio.timeout(HEAD_S):
-            await self.writer.drain()
-            self.writer.write_eof()
-            # A close with unread bytes would reset the connection and lose the answer.
-            while await self.reader.read(READ_BYTES):
-                continue
 
 
 def _authority(raw: bytes, default: int | None) -> tuple[str, int]:

@@ -20,6 +20,8 @@ from quintain.sandbox.network.record import Request
 HELLO_S = 15.0
 IDLE_S = 300.0
 """Without a byte in either direction."""
+PART_S = 5.0
+"""For what was written to be sent."""
 
 
 class Tunnel:
@@ -52,11 +54,6 @@ class Tunnel:
         except Refusal as refusal:
             self.request.decision, self.request.reason = refusal.decision, refusal.reason
             self.writer.write(DENIED)
-            self.writer.write_eof()
-            async with asyncio.timeout(HELLO_S):
-                await self.writer.drain()
-                while await self.reader.read(READ_BYTES):
-                    continue
         except TimeoutError:
             self.request.reason = "nothing was said for too long"
         except OSError:
@@ -175,3 +172,15 @@ class Tunnel:
 def _stir(idle: asyncio.Timeout) -> None:
     """Something moved: the wait begins anew."""
     idle.reschedule(asyncio.get_running_loop().time() + IDLE_S)
+
+
+async def part(writer: asyncio.StreamWriter) -> None:
+    """Hangs up as soon as what was written is sent, or could not be for too long."""
+    try:
+        async with asyncio.timeout(PART_S):
+            writer.close()
+            await writer.wait_closed()
+    except OSError:
+        pass  # its abort is all that is left
+    finally:
+        writer.transport.abort()

@@ -1,0 +1,150 @@
+"""The proxy: HTTP and TLS to what is listed, and to nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+
+import pytest
+
+from loopback import Names, Site, say
+
+
+def get(host, *, header=None, path="/", rest=""):
+    return f"GET http://{host}{path} HTTP/1.1\r\nHost: {header or host}\r\n{rest}\r\n".encode()
+
+
+def decisions(gate):
+    return [(event.data["decision"], event.data["reason"]) for event in gate.log.events()]
+
+
+async def tls(port, target, authority, *, name=None, send=b"GET / HTTP/1.1\r\n\r\n"):
+    """One TLS exchange through a tunnel; returns the proxy's answer and the host's."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(f"CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n".encode())
+        head = await reader.readuntil(b"\r\n\r\n")
+        if b" 200" not in head:
+            return head, b""
+        await writer.start_tls(authority.client(), server_hostname=name or target.split(":")[0])
+        writer.write(send)
+        return head, await reader.read(-1)
+    finally:
+        writer.close()
+
+
+async def test_http_to_a_listed_host(way_out):
+    async with Site() as site:
+        gate, port = await way_out(private_hosts=[f"site.test:{site.port}"])
+        answer = await say(port, get(f"site.test:{site.port}", path="/a?b=c"), wait=False)
+    assert answer.startswith(b"HTTP/1.1 200"), answer
+    assert answer.endswith(b"hello")
+    assert site.got[0].startswith(b"GET /a?b=c HTTP/1.1\r\nHost: site.test:"), site.got
+    (event,) = gate.log.events()
+    assert event.kind == "network.request"
+    assert event.data["decision"] == "allowed"
+    assert (event.data["host"], event.data["port"]) == ("site.test", site.port)
+    assert event.data["status"] == 200
+    assert event.data["up"] == len(site.got[0])
+    assert event.data["down"] == len(site.answer)
+
+
+async def test_an_unlisted_host_is_refused_and_not_resolved(way_out, names):
+    gate, port = await way_out(hosts=["example.org"])
+    answer = await say(port, get("other.test"))
+    assert answer.startswith(b"HTTP/1.1 403"), answer
+    assert b"not listed" in answer
+    assert names.asked == []
+    assert decisions(gate) == [("refused", "not listed")]
+
+
+async def test_tls_to_a_listed_host(way_out, authority):
+    async with Site(context=authority.server("site.test")) as site:
+        gate, port = await way_out(private_hosts=[f"site.test:{site.port}"])
+        head, answer = await tls(port, f"site.test:{site.port}", authority)
+    assert b" 200" in head
+    assert answer.endswith(b"hello")
+    (event,) = gate.log.events()
+    assert event.data["method"] == "CONNECT"
+    assert event.data["decision"] == "allowed"
+    assert event.data["up"] > 100
+    assert event.data["down"] > 500
+
+
+async def test_tls_that_names_another_host_is_closed(way_out, authority):
+    async with Site(context=authority.server("site.test", "other.test")) as site:
+        gate, port = await way_out(private_hosts=[f"site.test:{site.port}"])
+        with pytest.raises(ssl.SSLError, match=r"(?i)access.denied"):
+            await tls(port, f"site.test:{site.port}", authority, name="other.test")
+        await asyncio.sleep(0.05)
+    assert all(not got for got in site.got)
+    assert decisions(gate)[0][0] == "refused"
+    assert "other.test" in decisions(gate)[0][1]
+
+
+async def test_a_second_request_on_one_connection_is_decided_anew(way_out):
+    async with Site() as site, Site() as other:
+        gate, port = await way_out(private_hosts=[f"site.test:{site.port}"])
+        good, bad = get(f"site.test:{site.port}"), get(f"other.test:{other.port}")
+        answer = await say(port, good + good + bad + good)
+    assert answer.count(b"HTTP/1.1 200") == 2
+    assert answer.count(b"HTTP/1.1 403") == 1
+    assert other.got == []
+    assert [decision for decision, _ in decisions(gate)] == ["allowed", "allowed", "refused"]
+
+
+async def test_a_public_host_must_have_a_public_address(way_out):
+    async with Site() as site:
+        for mode in ({"hosts": [f"site.test:{site.port}"]}, {"mode": "open", "ports": [site.port]}):
+            gate, port = await way_out(**mode)
+            answer = await say(port, get(f"site.test:{site.port}"))
+            assert b"its address is not public" in answer, answer
+            assert decisions(gate)[0][0] == "refused"
+    assert site.got == []
+
+
+async def test_a_body_streams_up_and_down(way_out):
+    big = b"x" * 300_000
+    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    async with Site(answer=head + b"493e0\r\n" + big + b"\r\n0\r\n\r\n", close_after=False) as site:
+        _, port = await way_out(private_hosts=[f"site.test:{site.port}"])
+        where = f"site.test:{site.port}"
+        sent = (
+            f"POST http://{where}/ HTTP/1.1\r\nHost: {where}\r\n"
+            "Transfer-Encoding: chunked\r\n\r\n5\r\nabcde\r\n0\r\n\r\n"
+        )
+        answer = await say(port, sent.encode(), wait=False)
+    assert answer.count(b"x") == 300_000
+    assert b"Transfer-Encoding: chunked" in site.got[0]
+    assert b"5\r\nabcde\r\n0\r\n\r\n" in site.got[0]
+
+
+async def test_expect_continue_is_answered_by_the_proxy(way_out):
+    async with Site(close_after=False) as site:
+        _, port = await way_out(private_hosts=[f"site.test:{site.port}"])
+        where = f"site.test:{site.port}"
+        head = f"PUT http://{where}/ HTTP/1.1\r\nHost: {where}\r\nExpect: 100-continue\r\n"
+        answer = await say(
+            port, f"{head}Content-Length: 3\r\n\r\n".encode(), b"abc", pause_s=0.1, wait=False
+        )
+    assert answer.startswith(b"HTTP/1.1 100"), answer
+    assert b"HTTP/1.1 200" in answer
+    assert b"Expect" not in site.got[0]
+
+
+async def test_many_addresses_are_tried(way_out):
+    async with Site() as site:
+        # The first address of the name answers nobody on that port.
+        resolve = Names(site_test=[["127.0.0.2", "127.0.0.1"]])
+        _, port = await way_out(resolve, private_hosts=[f"site.test:{site.port}"])
+        answer = await say(port, get(f"site.test:{site.port}"), wait=False)
+    assert answer.endswith(b"hello"), answer
+
+
+async def test_a_host_that_does_not_answer_is_a_failure_not_a_refusal(way_out):
+    async with Site() as site:
+        gone = site.port
+    gate, port = await way_out(private_hosts=[f"site.test:{gone}", f"missing.test:{gone}"])
+    assert b"502" in await say(port, get(f"site.test:{gone}"))
+    assert b"502" in await say(port, get(f"missing.test:{gone}"))
+    assert [decision for decision, _ in decisions(gate)] == ["failed", "failed"]
