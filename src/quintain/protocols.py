@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, runtime_check
 from quintain.messages import Message, Sampling, ToolCall, ToolResult, ToolSpec
 from quintain.record import Json
 from quintain.task import Limits, PublicTask, SandboxSpec, Split, Task
-from quintain.trajectory import Action, Observation, StopReason, Trajectory, Usage
+from quintain.trajectory import Action, Event, Observation, StopReason, Trajectory, Usage
 from quintain.verdict import Kind, Verdict
 
 if TYPE_CHECKING:
@@ -197,6 +197,21 @@ class Probe:
     advice: str = ""
     """What to do about it."""
     details: Mapping[str, Json] = field(default_factory=dict)
+
+
+@runtime_checkable
+class NetworkLog(Protocol):
+    """A sandbox of capability "network_log": it tells what was asked of the network."""
+
+    async def network_log(self) -> list[Event]:
+        """Every request and tunnel so far; see `docs/network.md`.
+
+        Returns:
+            One `network.request` each, with host, port, method, bytes, decision and reason; those
+            beyond the first few hundred as one `network.rest` that counts them. `at_s` is since
+            the sandbox was opened.
+        """
+        ...
 
 
 class SandboxBackend(Protocol):
