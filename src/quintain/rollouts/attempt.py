@@ -26,12 +26,12 @@ from quintain.errors import (
     VerifierError,
     boundary,
 )
-from quintain.protocols import WORLD_ARTIFACT, Episode, JudgeContext, Sandbox
+from quintain.protocols import WORLD_ARTIFACT, Episode, JudgeContext, NetworkLog, Sandbox
 from quintain.record import canonical
 from quintain.rollouts.host import Host, Job
 from quintain.rollouts.recorder import EpisodeRecorder
 from quintain.store import blob_hash, now
-from quintain.trajectory import Fault, StopReason, Timing, Trajectory
+from quintain.trajectory import Event, Fault, StopReason, Timing, Trajectory
 from quintain.verdict import Outcome, Verdict
 
 logger = logging.getLogger(__name__)
@@ -57,6 +57,10 @@ class _Walk:
     started: str = field(default_factory=now)
     stage: Stage = "sandbox"
     sandbox: Sandbox | None = None
+    opened_s: float = 0.0
+    """When the sandbox was opened, since the attempt began."""
+    network: list[Event] = field(default_factory=list)
+    """What the sandbox asked of the network."""
     episode: Episode | None = None
     stop: StopReason = StopReason.ERROR
     setup_s: float = 0.0
@@ -85,7 +89,7 @@ class _Walk:
             verdict=self.verdict,
             error=error,
             artifacts=self.artifacts,
-            events=tuple(recorder.events),
+            events=tuple(sorted([*recorder.events, *self.network], key=lambda event: event.at_s)),
             usage=recorder.usage,
             timing=Timing(
                 queue_s=self.queue_s,
@@ -162,6 +166,7 @@ async def _set_up(walk: _Walk) -> None:
     public = task.public()
     if spec is not None:
         walk.sandbox = await host.open_sandbox(spec)
+        walk.opened_s = time.monotonic() - walk.began
         for path, data in task.files.items():
             with boundary(SandboxError, f"writing {path}"):
                 await walk.sandbox.write(path, data)
@@ -192,6 +197,7 @@ async def _play(walk: _Walk) -> None:
     if walk.sandbox is not None:
         walk.stage = "sandbox"
         await _keep_artifacts(walk, walk.sandbox)
+        await _keep_network(walk, walk.sandbox)
 
 
 def _keep_world(walk: _Walk) -> None:
@@ -220,6 +226,18 @@ async def _keep_artifacts(walk: _Walk, sandbox: Sandbox) -> None:
         name = blob_hash(data)
         walk.blobs[name] = data
         walk.artifacts[path] = name
+
+
+async def _keep_network(walk: _Walk, sandbox: Sandbox) -> None:
+    """Takes the sandbox's network log as events of the trajectory; what was taken is replaced."""
+    if "network_log" not in sandbox.capabilities:
+        return
+    assert isinstance(sandbox, NetworkLog)
+    with boundary(SandboxError, "reading the network log"):
+        events = await sandbox.network_log()
+    walk.network = [
+        event.model_copy(update={"at_s": event.at_s + walk.opened_s}) for event in events
+    ]
 
 
 async def _judge(walk: _Walk) -> None:
@@ -264,6 +282,8 @@ async def _close(walk: _Walk) -> None:
     if walk.episode is not None:
         await _closing(walk, walk.episode.close(), EnvironmentFault, "closing the episode")
     if walk.sandbox is not None:
+        log = _keep_network(walk, walk.sandbox)
+        await _closing(walk, log, SandboxError, "reading the network log")
         if host.keep_sandbox:
             host.kept.append(walk.sandbox)
         else:
