@@ -15,6 +15,7 @@ from quintain.sandbox.network.inside import (
     certificates,
     prepare,
 )
+from quintain.sandbox.network.listener import listen_inside
 from quintain.sandbox.network.proxy import Proxy
 
 __all__ = [
@@ -25,5 +26,6 @@ __all__ = [
     "Inside",
     "Proxy",
     "certificates",
+    "listen_inside",
     "prepare",
 ]
