@@ -37,13 +37,17 @@ if TYPE_CHECKING:
     from quintain.trajectory import StopReason, Trajectory
     from quintain.verdict import Check, Outcome, Verdict
     from quintain.verifiers.answer import Answer
+    from quintain.verifiers.calls import Calls
+    from quintain.verifiers.combine import all_of, any_of, gated, majority, weighted
     from quintain.verifiers.function import verifier
+    from quintain.verifiers.guards import guarded
     from quintain.verifiers.tests import Tests
 
 __version__ = "0.1.0"
 
 _WHERE = {
     "Answer": "quintain.verifiers.answer:Answer",
+    "Calls": "quintain.verifiers.calls:Calls",
     "Check": "quintain.verdict:Check",
     "Environment": "quintain.envs.environment:Environment",
     "EvalRun": "quintain.evals:EvalRun",
@@ -63,11 +67,16 @@ _WHERE = {
     "Trajectory": "quintain.trajectory:Trajectory",
     "Verdict": "quintain.verdict:Verdict",
     "aevaluate": "quintain.evals:aevaluate",
+    "all_of": "quintain.verifiers.combine:all_of",
+    "any_of": "quintain.verifiers.combine:any_of",
     "arollout": "quintain.rollouts.single:arollout",
     "atrain": "quintain.loop:atrain",
     "chat": "quintain.policies.chat:chat",
     "evaluate": "quintain.evals:evaluate",
+    "gated": "quintain.verifiers.combine:gated",
+    "guarded": "quintain.verifiers.guards:guarded",
     "local": "quintain.policies.local:local",
+    "majority": "quintain.verifiers.combine:majority",
     "rollout": "quintain.rollouts.single:rollout",
     "scripted": "quintain.policies.scripted:Scripted",
     "tasks": "quintain.envs:tasks",
@@ -75,10 +84,12 @@ _WHERE = {
     "tools": "quintain.envs:tools",
     "train": "quintain.loop:train",
     "verifier": "quintain.verifiers.function:verifier",
+    "weighted": "quintain.verifiers.combine:weighted",
 }
 
 __all__ = [
     "Answer",
+    "Calls",
     "Check",
     "Environment",
     "EvalRun",
@@ -99,11 +110,16 @@ __all__ = [
     "Verdict",
     "__version__",
     "aevaluate",
+    "all_of",
+    "any_of",
     "arollout",
     "atrain",
     "chat",
     "evaluate",
+    "gated",
+    "guarded",
     "local",
+    "majority",
     "rollout",
     "scripted",
     "tasks",
@@ -111,6 +127,7 @@ __all__ = [
     "tools",
     "train",
     "verifier",
+    "weighted",
 ]
 
 

@@ -168,6 +168,7 @@ verifiers = Registry(
         "function": "quintain.verifiers.function:as_verifier",
         "answer": "quintain.verifiers.answer:Answer",
         "tests": "quintain.verifiers.tests:Tests",
+        "calls": "quintain.verifiers.calls:Calls",
     },
 )
 sandboxes = Registry("sandboxes", {"native": "quintain.sandbox.native:NativeBackend"})

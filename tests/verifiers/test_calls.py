@@ -1,8 +1,8 @@
 """Calls by name and typed arguments, as made and as written."""
 
 import pytest
-from judging import trajectory_of
 
+from judging import trajectory_of
 from quintain.errors import ConfigError, TaskError
 from quintain.messages import ToolCall, ToolResult, assistant, tool_results
 from quintain.trajectory import Action, Observation, Step

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 import pytest
-from judging import trajectory_of
 
+from judging import trajectory_of
 from quintain.messages import ToolCall, assistant, user
 from quintain.trajectory import Action, Observation, Step
 from quintain.verdict import Outcome
