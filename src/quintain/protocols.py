@@ -99,7 +99,7 @@ class Sandbox(Protocol):
 
     spec: SandboxSpec
     capabilities: frozenset[str]
-    """Of "session", "list", "snapshot", "fork", "zygote", "network_log"."""
+    """Of "session", "list", "reset", "snapshot", "fork", "zygote", "network_log"."""
 
     async def exec(
         self,
@@ -180,6 +180,27 @@ class Listing(Protocol):
             FileNotFoundError: no such folder.
             OSError: not a folder, too much in it, or not readable.
             SandboxError: the sandbox is broken.
+        """
+        ...
+
+
+class Resettable(Protocol):
+    """A sandbox with the capability "reset": it can be made new, and can prove that it is."""
+
+    async def survey(self) -> Mapping[str, str]:
+        """Digests of what is inside, by aspect, seen from outside while no command runs.
+
+        Equal digests before the first use and after a reset are the proof that nothing stayed:
+        "tree" (everything writable, shared memory included), "processes", "ipc", "mounts",
+        "environment", "network", "groups" (limits, members and use of the control groups).
+        """
+        ...
+
+    async def reset(self) -> Sandbox:
+        """Kills every process, discards everything written; a new sandbox in the place of this one.
+
+        Raises:
+            SandboxError: it did not come up again; nothing is left then.
         """
         ...
 

@@ -11,6 +11,7 @@ from rich.table import Table
 from quintain.cli import options as o
 from quintain.cli.console import NEGATIVE, can_resume, fail, out, print_json, set_verbose, verb
 from quintain.cli.progress import Bar, counted
+from quintain.cli.sandboxes import show_sandboxes
 from quintain.cli.session import Session, ready, session
 from quintain.cli.settings import record, refuse_other_policy, write_config
 from quintain.evals import EvalRun, aevaluate
@@ -40,6 +41,7 @@ def eval_command(
     resume: o.Resume = False,
     retry_errors: o.RetryErrors = False,
     allow_weaker: o.AllowWeaker = False,
+    sandboxes: o.Sandboxes = None,
     config: o.Config = None,
     changes: o.Set = None,
     as_json: o.AsJson = False,
@@ -69,6 +71,7 @@ def eval_command(
             "sampling": {"temperature": temperature},
             "seed": seed,
             "allow_weaker": allow_weaker or None,
+            "sandboxes": sandboxes,
             "eval": {
                 "split": split,
                 "samples": samples,
@@ -172,6 +175,7 @@ def show(run: EvalRun) -> None:
     counts = counted({str(outcome): n for outcome, n in run.outcomes.items()})
     cost = f" · ${scores.cost_usd:.4f}" if scores.cost_usd else ""
     console.print(f"{counts or 'no sample'}{cost}")
+    show_sandboxes(run.store)
     for warning in run.warnings:
         console.print(f"[yellow]warning:[/] {escape(warning)}")
     _show_failures(run)

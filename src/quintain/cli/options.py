@@ -84,6 +84,15 @@ AllowWeaker = Annotated[
         "--allow-weaker", help="Go on where the sandbox cannot enforce all that is asked for."
     ),
 ]
+Sandboxes = Annotated[
+    str | None,
+    typer.Option(
+        "--sandboxes",
+        metavar="HOW",
+        help="fresh (default), pooled (made ahead, single use), reused (reset and proved), or "
+        "auto: chosen from measured times.",
+    ),
+]
 Config = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="Settings as TOML.")]
 Set = Annotated[
     list[str] | None,

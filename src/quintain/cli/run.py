@@ -43,6 +43,7 @@ def run_command(
     max_cost_usd: o.MaxCost = None,
     max_tokens: o.MaxTokens = None,
     allow_weaker: o.AllowWeaker = False,
+    sandboxes: o.Sandboxes = None,
     full: Annotated[bool, typer.Option("--full", help="Leave nothing out of long texts.")] = False,
     config: o.Config = None,
     changes: o.Set = None,
@@ -68,6 +69,7 @@ def run_command(
             "sampling": {"temperature": temperature},
             "seed": seed,
             "allow_weaker": allow_weaker or None,
+            "sandboxes": sandboxes,
             "eval": {
                 "split": split,
                 "samples": samples,

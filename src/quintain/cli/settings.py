@@ -32,6 +32,7 @@ from quintain.loop import EvalSettings as Evaluation
 from quintain.messages import Sampling
 from quintain.protocols import Environment, Policy
 from quintain.record import Json, Record
+from quintain.sandbox.choose import Sandboxes
 from quintain.task import Limits, Split
 from quintain.training.config import TrainConfig
 
@@ -100,6 +101,8 @@ class Settings(Record):
     seed: int = 0
     backend: str = "native"
     allow_weaker: bool = False
+    sandboxes: Sandboxes = "fresh"
+    """"fresh", "pooled" (single use), "reused" (reset and proved), or "auto": as measured."""
     retries: int = Field(default=2, ge=0)
     """Further attempts after a fault of the host."""
     eval: EvalSettings = EvalSettings()
@@ -116,6 +119,7 @@ class Settings(Record):
             "limits": self.limits,
             "backend": self.backend,
             "allow_weaker": self.allow_weaker,
+            "sandboxes": self.sandboxes,
             "retries": self.retries,
         }
 

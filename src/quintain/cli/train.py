@@ -15,6 +15,7 @@ from quintain.cli import options as o
 from quintain.cli.console import can_resume, err, fail, out, print_json, set_verbose, verb
 from quintain.cli.follow import Follower
 from quintain.cli.progress import duration
+from quintain.cli.sandboxes import show_sandboxes
 from quintain.cli.session import Session, ready, session
 from quintain.cli.settings import make_environment, record, refuse_other_policy, write_config
 from quintain.errors import ConfigError
@@ -44,6 +45,7 @@ def train_command(
     out_folder: o.Out = None,
     resume: o.Resume = False,
     allow_weaker: o.AllowWeaker = False,
+    sandboxes: o.Sandboxes = None,
     config: o.Config = None,
     changes: o.Set = None,
     as_json: o.AsJson = False,
@@ -70,6 +72,7 @@ def train_command(
             "sampling": {"temperature": temperature},
             "seed": seed,
             "allow_weaker": allow_weaker or None,
+            "sandboxes": sandboxes,
             "evals": _evals(evals or []),
         },
         file=config,
@@ -84,6 +87,7 @@ def train_command(
     else:
         show_selection(chosen)
         show_times(times)
+        show_sandboxes(run.store)
         out().print(f"stored in {escape(str(folder))}; look at it with:")
         out().print(f"  quintain report {shlex.quote(str(folder))}")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from types import TracebackType
 
 from quintain import registry
@@ -19,11 +19,16 @@ from quintain.protocols import (
     SandboxBackend,
     Workers,
 )
-from quintain.record import derive_seed, digest
+from quintain.record import Json, derive_seed, digest
+from quintain.sandbox.choose import Choice, Sandboxes, choose
+from quintain.sandbox.pool import Pool, counts
 from quintain.store import Store
 from quintain.task import Limits, SandboxSpec, Task
 from quintain.trajectory import Trajectory
 from quintain.verifiers.workers import WorkerPool
+
+CHOSEN, POOLED = "sandboxes.chosen", "sandboxes.pooled"
+"""Events in the store: fresh, pooled or reused, and why; what a pool did, as counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +91,9 @@ class Host:
     backend: str | SandboxBackend = "native"
     allow_weaker: bool = False
     """Go on where the sandbox cannot enforce all that is asked for."""
+    sandboxes: Sandboxes = "fresh"
+    """A new one whenever one is needed; from a single-use pool; reset, proved and used again; or
+    "auto": as times measured at the first one say (see `quintain.sandbox.choose`)."""
     retries: int = 2
     """Further attempts after a fault of the host."""
     backoff_s: float = 0.5
@@ -102,7 +110,10 @@ class Host:
     keep_sandbox: bool = False
     """Leave sandboxes open after the verdict, for a look inside; `kept` lists them."""
     kept: list[Sandbox] = field(default_factory=list)
+    chosen: Choice | None = None
+    """What `sandboxes` came to, once a sandbox was opened."""
     _backend: SandboxBackend | None = None
+    _choosing: asyncio.Lock = field(default_factory=asyncio.Lock)
     _workers: WorkerPool | None = None
     _own: str = field(default_factory=lambda: secrets.token_hex(8))
 
@@ -131,11 +142,19 @@ class Host:
         backend, self._backend = self._backend, None
         workers, self._workers = self._workers, None
         try:
-            if backend is not None and isinstance(self.backend, str):
+            if backend is not None and (
+                isinstance(self.backend, str) or backend is not self.backend
+            ):
                 await backend.close()
+            if isinstance(backend, Pool) and backend is not self.backend:
+                await self._tell(POOLED, counts(backend.stats))
         finally:
             if workers is not None:
                 await workers.close()
+
+    async def _tell(self, kind: str, data: dict[str, Json]) -> None:
+        if self.store is not None:
+            await self.store.event(kind, {"environment": self.environment.name, **data})
 
     @property
     def workers(self) -> Workers:
@@ -144,15 +163,33 @@ class Host:
             self._workers = WorkerPool()
         return self._workers
 
-    def _sandboxes(self) -> SandboxBackend:
-        if self._backend is None:
-            if isinstance(self.backend, str):
-                make = registry.sandboxes.get(self.backend)
-                self._backend = make(allow_weaker=self.allow_weaker)
+    async def _sandboxes(self, spec: SandboxSpec) -> SandboxBackend:
+        async with self._choosing:
+            if self._backend is None:
+                self._backend = await self._begin(spec)
+            return self._backend
+
+    async def _begin(self, spec: SandboxSpec) -> SandboxBackend:
+        """The backend of this run, behind a pool where that is asked for or worth it."""
+        own = isinstance(self.backend, str)
+        inner: SandboxBackend
+        if isinstance(self.backend, str):
+            inner = registry.sandboxes.get(self.backend)(allow_weaker=self.allow_weaker)
+        else:
+            inner = self.backend
+        try:
+            if self.sandboxes == "auto":
+                self.chosen = await choose(inner, spec)
             else:
-                self._backend = self.backend
-        assert self._backend is not None
-        return self._backend
+                self.chosen = Choice(self.sandboxes, "as the settings say", {})
+            await self._tell(CHOSEN, {"asked": self.sandboxes, **asdict(self.chosen)})
+        except BaseException:
+            if own:
+                await inner.close()
+            raise
+        if self.chosen.sandboxes == "fresh":
+            return inner
+        return Pool(inner, reuse=self.chosen.sandboxes == "reused", close_inner=own)
 
     async def open_sandbox(self, spec: SandboxSpec) -> Sandbox:
         """A fresh sandbox, within the spec's own start-up deadline.
@@ -161,9 +198,11 @@ class Host:
             SandboxError: it did not come up, or (IsolationError) cannot be had on this host.
         """
         try:
+            with boundary(SandboxError, "choosing how sandboxes are made"):
+                backend = await self._sandboxes(spec)
             async with asyncio.timeout(spec.startup_s):
                 with boundary(SandboxError, "opening a sandbox"):
-                    return await self._sandboxes().open(spec)
+                    return await backend.open(spec)
         except TimeoutError as error:
             raise SandboxTimeout(f"a sandbox did not open within {spec.startup_s:g} s") from error
 

@@ -53,7 +53,7 @@
 #endif
 
 enum { VERSION = 1 };
-enum { INIT = 1, OPEN, CLOSE, READY = 8, FAILED, GONE };
+enum { INIT = 1, OPEN, CLOSE, RESET, READY = 8, FAILED, GONE };
 enum { EXEC = 16, OPENFILE, KILL, UP = 32, BROKEN, OPENED, REFUSED };
 enum { MKDIR = 1, WRITE, LINK, UNSHARE, MOUNT, PIVOT, MKNOD, HOSTNAME, LOOPBACK, USERNS, COUNTER,
        RLIMIT, FILTER, CLEAN, JOIN, UMOUNT, UNLINK, KEEP,
@@ -64,11 +64,12 @@ static const char *const step_names[] = {
     "base", "enter", "listen"};
 enum { OPTIONAL = 1, CREATE = 2, SELF_MAP = 4, KEEP_OLD = 8 };
 enum { OOM_COUNTER, PIDS_COUNTER, PIDS_LIMIT };
-enum { READ_FILE, REPLACE, TAKE, FOLDER };
+enum { READ_FILE, REPLACE, TAKE, FOLDER, PROC, LAYER };
 enum { TIMED_OUT = 1, UNKILLABLE = 2 };
 enum { AT_FORK = 1, AT_CHDIR, AT_EXEC, AT_DROP };
 enum { MAX_FRAME = 60000, MAX_FDS = 8, ROUNDS = 3000, FREEZE_AFTER = 4,
-       KILL_ALL_AFTER = 100, YOUNG_ROUNDS = 200, KILL_ALL_FROZEN = 2000, KEPT_FD = 50 };
+       KILL_ALL_AFTER = 100, YOUNG_ROUNDS = 200, KILL_ALL_FROZEN = 2000, KEPT_FD = 50,
+       LAYER_FD = 51 };
 #define IN_MEMORY 0x80000000u
 #define NOBODY 0xffffffffu
 #define PROC_MAGIC 0x9fa0
@@ -242,6 +243,7 @@ static void drain(int fd) {
 /* --- carrying out a plan --------------------------------------------------------------------- */
 
 static int sync_fd = -1;
+static int kept_net = -1; /* the network namespace of a sandbox that is reset */
 static int counters[3] = {-1, -1, -1};
 static char pids_max[32] = "max";
 static int joins[8], join_count;
@@ -317,8 +319,10 @@ static int enter(const struct step *s) {
   return chroot(".") < 0 ? -1 : chdir("/");
 }
 
+static int again; /* whether a plan is carried out once more: its control groups are there */
+
 static int make_folder(const struct step *s) {
-  if (mkdir(s->s[0], s->a) < 0) return -1;
+  if (mkdir(s->s[0], s->a) < 0) return again && errno == EEXIST ? 0 : -1;
   return s->b == NOBODY ? 0 : chown(s->s[0], s->b, s->c);
 }
 
@@ -354,7 +358,7 @@ static int carry_out_step(const struct step *s) {
   case MKDIR: return make_folder(s);
   case WRITE: return write_file(s->s[0], s->s[1], s->n[1], s->flags & CREATE ? O_CREAT : 0, s->a);
   case LINK: return symlink(s->s[0], s->s[1]);
-  case UNSHARE: return unshare((int)s->a);
+  case UNSHARE: return unshare((int)s->a & ~(kept_net >= 0 ? CLONE_NEWNET : 0));
   case MOUNT: return mount(or_null(s->s[0]), s->s[1], or_null(s->s[2]), s->a, or_null(s->s[3]));
   case PIVOT: return pivot(s);
   case MKNOD: return mknod(s->s[0], s->a, s->b);
@@ -378,7 +382,7 @@ static int carry_out_step(const struct step *s) {
   case LISTEN: return listen_inside(s);
   case KEEP: {
     int fd = open(s->s[0], O_PATH | O_CLOEXEC);
-    if (fd < 0 || dup3(fd, KEPT_FD, O_CLOEXEC) < 0) return -1;
+    if (fd < 0 || dup3(fd, s->a ? LAYER_FD : KEPT_FD, O_CLOEXEC) < 0) return -1;
     return close(fd);
   }
   default: errno = ENOSYS; return -1;
@@ -699,6 +703,15 @@ static void make_folders(char *path, uint32_t uid, uint32_t gid) {
   }
 }
 
+/* The writable layer, as a folder that can be read. */
+static int open_layer(int control, uint32_t number) {
+  int fd = openat(LAYER_FD, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return -1;
+  int sent = send_frame(control, OPENED, number, NULL, 0, fd);
+  close(fd);
+  return sent;
+}
+
 static int open_file(int control, struct frame *f) {
   char *at = f->body + 16, *path;
   if (f->length < 16 || !(path = take_string(&at, f->body + f->length, NULL))) {
@@ -707,6 +720,7 @@ static int open_file(int control, struct frame *f) {
   }
   uint32_t purpose = number_at(f->body), writing = purpose == REPLACE, mode = number_at(f->body + 4);
   uint32_t uid = number_at(f->body + 8), gid = number_at(f->body + 12);
+  if (purpose == LAYER) return open_layer(control, f->number);
   if (writing) make_folders(path, uid, gid);
   struct { uint64_t flags, mode, resolve; } how = {
       (uint64_t)((writing ? O_WRONLY | O_CREAT : O_RDONLY) | O_NONBLOCK | O_NOCTTY | O_CLOEXEC),
@@ -721,9 +735,10 @@ static int open_file(int control, struct frame *f) {
   struct statfs system;
   if (fstat(fd, &st) < 0 || fstatfs(fd, &system) < 0) goto fail;
   errno = EINVAL;
-  if (purpose == FOLDER ? !S_ISDIR(st.st_mode) : !S_ISREG(st.st_mode)) goto fail;
+  if (purpose != PROC && (purpose == FOLDER ? !S_ISDIR(st.st_mode) : !S_ISREG(st.st_mode)))
+    goto fail;
   errno = EACCES;
-  if (system.f_type == PROC_MAGIC) goto fail;
+  if ((system.f_type == PROC_MAGIC) != (purpose == PROC)) goto fail;
   if (writing && (ftruncate(fd, 0) < 0 || fchown(fd, uid, gid) < 0 || fchmod(fd, mode) < 0))
     goto fail;
   if (purpose == TAKE && unlink(path) < 0) goto fail;
@@ -825,7 +840,9 @@ struct box {
   pid_t pid;
   uint32_t number;
   int sync;
+  int control, net; /* of a reset that waits for the death of `pid`; else -1 */
   char *plan; /* owns the strings below */
+  size_t length;
   char *maps[2];
   uint32_t map_length[2];
   char *clean[16];
@@ -945,15 +962,48 @@ static void forget_groups(void) {
 static pid_t bear(struct frame *f, char *rest, int space, int sync) {
   if (setns(space, CLONE_NEWNS) < 0) return -1;
   pid_t pid = (pid_t)syscall(SYS_clone, CLONE_NEWPID | SIGCHLD, 0, 0, 0, 0);
-  if (pid == 0) supervise(rest, (size_t)(f->body + f->length - rest), f->fds[0], sync);
+  if (pid == 0) {
+    if (kept_net >= 0 && setns(kept_net, CLONE_NEWNET) < 0) _exit(1);
+    supervise(rest, (size_t)(f->body + f->length - rest), f->fds[0], sync);
+  }
   int why = errno;
   if (setns(own_space, CLONE_NEWNS) < 0) _exit(3);
   errno = why;
   return pid;
 }
 
-static void open_box(struct frame *f, int events) {
+/* Lets a box's first process be born; 0, or -1 with the owner told and the box's groups gone. */
+static int start_box(struct box *b, struct frame *f, int events) {
+  char error[304], *rest = NULL;
+  size_t error_length = 4;
   int pair[2] = {-1, -1};
+  int space = prepare(f, &rest, error, &error_length);
+  pid_t pid = -1;
+  if (space >= 0) {
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) == 0)
+      pid = bear(f, rest, space, pair[1]);
+    uint32_t why = (uint32_t)errno;
+    memcpy(error, &why, 4);
+    memcpy(error + 4, "clone", 5);
+    error_length = 9;
+    if (pair[1] >= 0) close(pair[1]);
+  }
+  forget_groups();
+  if (pid < 0) {
+    send_frame(owner, FAILED, f->number, error, error_length, -1);
+    if (pair[0] >= 0) close(pair[0]);
+    remove_groups(b->clean, b->clean_count);
+    free(b->plan);
+    return -1;
+  }
+  b->pid = pid;
+  b->sync = pair[0];
+  struct epoll_event event = {.events = EPOLLIN, .data.u64 = (uint64_t)(uint32_t)pid << 32 | 3};
+  epoll_ctl(events, EPOLL_CTL_ADD, pair[0], &event);
+  return 0;
+}
+
+static void open_box(struct frame *f, int events) {
   if (box_count == box_room) {
     size_t room = box_room ? box_room * 2 : 64;
     struct box *more = realloc(boxes, room * sizeof *more);
@@ -964,36 +1014,47 @@ static void open_box(struct frame *f, int events) {
   struct box *b = &boxes[box_count];
   memset(b, 0, sizeof *b);
   b->number = f->number;
+  b->control = b->net = -1;
+  b->length = f->length;
   b->plan = malloc(f->length);
   if (!b->plan || f->fd_count != 1) return failed(f->number, "memory");
   memcpy(b->plan, f->body, f->length);
   read_plan(b->plan, f->length, b);
-  char error[304], *rest = NULL;
-  size_t error_length = 4;
-  int space = prepare(f, &rest, error, &error_length);
-  pid_t pid = -1;
-  if (space >= 0) {
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) == 0)
-      pid = bear(f, rest, space, pair[1]);
-    uint32_t why = (uint32_t)errno;
-    memcpy(error, &why, 4);
-    memcpy(error + 4, "clone", error_length = 5);
-    error_length += 4;
-    if (pair[1] >= 0) close(pair[1]);
-  }
-  forget_groups();
-  if (pid < 0) {
-    send_frame(owner, FAILED, f->number, error, error_length, -1);
-    if (pair[0] >= 0) close(pair[0]);
-    remove_groups(b->clean, b->clean_count);
-    free(b->plan);
+  if (start_box(b, f, events) == 0) box_count++;
+}
+
+/* Ends a sandbox's processes and its file system; it is born anew once they are gone. */
+static void reset_box(struct frame *f) {
+  for (size_t i = 0; i < box_count; i++) {
+    struct box *b = &boxes[i];
+    if (b->number != f->number || b->control >= 0 || f->fd_count != 1) continue;
+    char path[64];
+    snprintf(path, sizeof path, "/host/proc/%d/ns/net", b->pid);
+    b->net = open(path, O_RDONLY | O_CLOEXEC);
+    b->control = f->fds[0];
+    f->fd_count = 0;
+    kill(b->pid, SIGKILL);
     return;
   }
-  b->pid = pid;
-  b->sync = pair[0];
-  box_count++;
-  struct epoll_event event = {.events = EPOLLIN, .data.u64 = (uint64_t)(uint32_t)pid << 32 | 3};
-  epoll_ctl(events, EPOLL_CTL_ADD, pair[0], &event);
+}
+
+/* The second half of a reset; whether the box lives again. */
+static int revive(struct box *b, int events) {
+  if (b->control < 0) return 0;
+  struct frame f = {.kind = OPEN, .number = b->number, .length = b->length, .fds = {b->control},
+                    .fd_count = 1};
+  f.body = malloc(b->length);
+  if (f.body) memcpy(f.body, b->plan, b->length);
+  again = 1;
+  kept_net = b->net;
+  b->control = b->net = -1;
+  int alive = f.body && start_box(b, &f, events) == 0;
+  again = 0;
+  if (kept_net >= 0) close(kept_net);
+  kept_net = -1;
+  close(f.fds[0]);
+  free(f.body);
+  return alive ? 1 : -1;
 }
 
 static void map_ids(pid_t pid) {
@@ -1015,17 +1076,22 @@ static void map_ids(pid_t pid) {
   }
 }
 
-static void reap_boxes(void) {
+static void reap_boxes(int events) {
   int32_t status;
   for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG)) > 0;)
     for (size_t i = 0; i < box_count; i++) {
-      if (boxes[i].pid != pid) continue;
-      struct box b = boxes[i];
+      struct box *b = &boxes[i];
+      if (b->pid != pid) continue;
+      if (b->sync >= 0) close(b->sync);
+      b->sync = -1;
+      int revived = revive(b, events);
+      if (revived > 0) break;
+      if (revived == 0) {
+        remove_groups(b->clean, b->clean_count);
+        free(b->plan);
+        send_frame(owner, GONE, b->number, &status, sizeof status, -1);
+      }
       boxes[i] = boxes[--box_count];
-      if (b.sync >= 0) close(b.sync);
-      remove_groups(b.clean, b.clean_count);
-      free(b.plan);
-      send_frame(owner, GONE, b.number, &status, sizeof status, -1);
       break;
     }
 }
@@ -1035,9 +1101,14 @@ static int serve_owner(int events) {
   struct frame f;
   if (!receive_frame(owner, &f)) return 0;
   if (f.kind == OPEN) open_box(&f, events);
+  if (f.kind == RESET) reset_box(&f);
   if (f.kind == CLOSE)
     for (size_t i = 0; i < box_count; i++)
-      if (boxes[i].number == f.number) kill(boxes[i].pid, SIGKILL);
+      if (boxes[i].number == f.number) {
+        if (boxes[i].control >= 0) close(boxes[i].control), close(boxes[i].net);
+        boxes[i].control = boxes[i].net = -1;
+        kill(boxes[i].pid, SIGKILL);
+      }
   release_frame(&f);
   return 1;
 }
@@ -1058,7 +1129,7 @@ static void serve(int signals, int watch_owner) {
       if (what == 2 || (what == 0 && !serve_owner(events))) return;
       if (what == 1) {
         drain(signals);
-        reap_boxes();
+        reap_boxes(events);
       }
       if (what == 3) map_ids((pid_t)(ready[i].data.u64 >> 32));
     }

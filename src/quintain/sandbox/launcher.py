@@ -38,6 +38,9 @@ class _Box:
     def __init__(self, number: int, sync: socket.socket, plan: bytes) -> None:
         self.number = number
         self.sync = sync
+        self.plan = plan
+        self.control = self.net = -1
+        """Of a reset that waits for the death of the first process."""
         self.clean: list[str] = []
         self.maps: list[bytes] = []
         for step, _, _, _, _, strings in wire.steps(plan):
@@ -45,6 +48,13 @@ class _Box:
                 self.clean.append(os.fsdecode(strings[0]))
             elif step == wire.USERNS:
                 self.maps = strings
+
+    def forget(self) -> None:
+        """Calls off a reset."""
+        for fd in (self.control, self.net):
+            if fd >= 0:
+                os.close(fd)
+        self.control = self.net = -1
 
 
 class Server:
@@ -107,20 +117,34 @@ class Server:
                 kind, number, body, fds = frame
                 if kind == wire.OPEN:
                     self._open(number, body, fds)
-                elif kind == wire.CLOSE:
-                    for pid, box in self.boxes.items():
-                        if box.number == number:
-                            os.kill(pid, signal.SIGKILL)
+                elif kind in (wire.CLOSE, wire.RESET):
+                    self._kill(number, fds)
 
-    def _open(self, number: int, plan: bytes, fds: list[int]) -> None:
+    def _kill(self, number: int, fds: list[int]) -> None:
+        """Ends a sandbox; given a control socket, it is born anew once it is gone (`RESET`)."""
+        for pid, box in self.boxes.items():
+            if box.number == number:
+                box.forget()
+                if fds:
+                    box.control = fds.pop()
+                    with contextlib.suppress(OSError):
+                        box.net = os.open(f"/host/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+                os.kill(pid, signal.SIGKILL)
+        for fd in fds:
+            os.close(fd)
+
+    def _open(
+        self, number: int, plan: bytes, fds: list[int], *, again: bool = False, net: int = -1
+    ) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         box = _Box(number, ours, plan)
         here = Supervisor(None, None)
+        here.again, here.keep_net = again, net >= 0
         try:
             own, name, base, rest = _parts(plan)
             here.carry_out(own)
             space = self._base(name, base)
-            pid = self._bear(space, rest, here, fds[0], theirs.fileno())
+            pid = self._bear(space, rest, here, fds[0], theirs.fileno(), net)
         except OSError as error:
             ours.close()
             self._failed(number, error)
@@ -133,7 +157,9 @@ class Server:
         self.boxes[pid] = box
         self.poll.register(ours, select.POLLIN)
 
-    def _bear(self, space: int, plan: bytes, here: Supervisor, control: int, sync: int) -> int:
+    def _bear(
+        self, space: int, plan: bytes, here: Supervisor, control: int, sync: int, net: int
+    ) -> int:
         """Forks the supervisor into the base's mount namespace and a new PID namespace."""
         check(libc.setns(space, wire.NEW_MOUNT), "setns")
         ctypes.pythonapi.PyOS_BeforeFork()
@@ -142,6 +168,8 @@ class Server:
         code = ctypes.get_errno()
         if pid == 0:
             ctypes.pythonapi.PyOS_AfterFork_Child()
+            if net >= 0 and libc.setns(net, wire.NEW_NET) < 0:
+                os._exit(1)
             _be_supervisor(plan, here, control, sync)
         ctypes.pythonapi.PyOS_AfterFork_Parent()
         check(libc.setns(self.own_space, wire.NEW_MOUNT), "setns")
@@ -199,6 +227,13 @@ class Server:
             if box.sync.fileno() >= 0:
                 self.poll.unregister(box.sync)
                 box.sync.close()
+            if box.control >= 0:
+                control, net = box.control, box.net
+                box.control = box.net = -1
+                self._open(box.number, box.plan, [control], again=True, net=net)
+                if net >= 0:
+                    os.close(net)
+                continue
             _remove(box.clean)
             wire.send(self.owner, wire.GONE, box.number, struct.pack("<i", status))
 

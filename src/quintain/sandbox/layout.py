@@ -246,6 +246,7 @@ def box_plan(plan: wire.Plan, spec: SandboxSpec, ids: Ids, *, grouped: bool = Tr
         plan.mkdir(f"{BOX}{network.FOLDER}", flags=wire.OPTIONAL)
         plan.mount(f"{STAGED}/network", f"{BOX}{network.FOLDER}", flags=wire.MS_BIND)
     _proc(plan, spec, disk, ids.rootless)
+    plan.add(wire.KEEP, disk, a=1)
     plan.add(wire.ENTER, BOX)
     _rights(plan, spec, ids, grouped)
 
@@ -321,7 +322,7 @@ def _proc(plan: wire.Plan, spec: SandboxSpec, disk: str, rootless: bool) -> None
     plan.mount("proc", f"{BOX}/proc", "proc", guarded)
     if rootless:
         plan.add(wire.UMOUNT, "/proc")
-    plan.add(wire.KEEP, f"{BOX}/proc")
+    plan.add(wire.KEEP, f"{BOX}/proc", a=0)
     plan.mount(f"{BOX}/proc", f"{BOX}/proc", flags=wire.MS_BIND)
     locked = wire.MS_BIND | wire.MS_REMOUNT | wire.MS_RDONLY | guarded
     plan.mount("", f"{BOX}/proc", flags=locked)

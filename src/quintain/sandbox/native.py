@@ -86,6 +86,10 @@ class NativeBackend:
         ids = self._ids(here, number)
         plan = self._plan(here, server, spec, ids, number)
         sandbox = NativeSandbox(spec, number, server, ids.inside(spec), missing)
+        sandbox.groups = {
+            controller: f"{place}/{server.name}/{number:08d}"
+            for controller, place in here.groups.folders.items()
+        }
         try:
             await sandbox.start(plan)
         except TimeoutError as error:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from quintain.errors import SandboxError, SandboxTimeout
+from quintain.errors import CapabilityError, SandboxError, SandboxTimeout
 from quintain.protocols import Entry, ExecResult
 from quintain.sandbox import layout, network, wire
 from quintain.sandbox.channel import Channel
@@ -20,6 +20,7 @@ from quintain.sandbox.listing import list_folder
 from quintain.sandbox.network import Gate
 from quintain.sandbox.server import SpawnServer
 from quintain.sandbox.session import ShellSession
+from quintain.sandbox.survey import digests, survey
 from quintain.task import SandboxSpec
 from quintain.trajectory import Event
 
@@ -35,7 +36,7 @@ Killed = Literal["", "timeout", "memory", "pids", "output"]
 class NativeSandbox:
     """An open sandbox of `NativeBackend`."""
 
-    capabilities: frozenset[str] = frozenset({"session", "list"})
+    capabilities: frozenset[str] = frozenset({"session", "list", "reset"})
 
     def __init__(
         self,
@@ -65,12 +66,22 @@ class NativeSandbox:
         self._gate: Gate | None = None
         self._listener: socket.socket | None = None
         if spec.network.mode != "none":
-            self.capabilities = self.capabilities | {"network_log"}
+            self.capabilities = self.capabilities - {"reset"} | {"network_log"}
+        self.groups: dict[str, str] = {}
+        """Controller to the folder of its control group, as this process sees it."""
 
-    async def start(self, plan: bytes) -> None:
-        """Brings it up; called by the backend only."""
+    async def start(self, plan: bytes | None) -> None:
+        """Brings it up; called by the backend only.
+
+        Args:
+            plan: None: in the place of a sandbox with the same number, which is reset.
+        """
         with self._theirs:
-            self._gone = self._server.open(self._number, plan, self._theirs.fileno())
+            control = self._theirs.fileno()
+            if plan is None:
+                self._gone = self._server.reset(self._number, control)
+            else:
+                self._gone = self._server.open(self._number, plan, control)
         self._gone.add_done_callback(self._on_gone)
         async with asyncio.timeout(self.spec.startup_s):
             await self._up
@@ -88,6 +99,45 @@ class NativeSandbox:
     async def network_log(self) -> list[Event]:
         """What was asked of the network so far; see `quintain.protocols.NetworkLog`."""
         return [] if self._gate is None else self._gate.log.events()
+
+    async def reset(self) -> NativeSandbox:
+        """Ends every process and the writable layer; a new sandbox in the place of this one.
+
+        Only the control groups and the (then empty) network namespace are kept: a reset saves their
+        making. This object is closed by it; `survey` of the new one shows what there is.
+
+        Raises:
+            SandboxError: it did not come up again; nothing is left then.
+            CapabilityError: it has a network.
+        """
+        if self.spec.network.mode != "none":
+            raise CapabilityError(
+                "a sandbox with a network is not reset: its proxy belongs to one use; "
+                "open a fresh one"
+            )
+        self.check()
+        heir = NativeSandbox(self.spec, self._number, self._server, self._user, self.missing)
+        heir.groups = self.groups
+        self._closed = True
+        self._lose("it was reset")
+        if self._gone is not None:
+            self._gone.remove_done_callback(self._on_gone)
+            self._gone = None
+        try:
+            await heir.start(None)
+        except TimeoutError as error:
+            await heir.close()
+            raise SandboxTimeout(f"the reset took over {self.spec.startup_s} s") from error
+        except OSError as error:
+            await heir.close()
+            raise SandboxError(f"the reset failed: {error}") from error
+        except BaseException:
+            await heir.close()
+            raise
+        finally:
+            # Not before: a supervisor that is hung up on would end before it can be replaced.
+            self._channel.close()
+        return heir
 
     # --- the supervisor's words -----------------------------------------------------------------
 
@@ -320,6 +370,14 @@ class NativeSandbox:
             raise OSError(error.errno, error.strerror, path) from None
         finally:
             os.close(fd)
+
+    async def survey(self) -> dict[str, str]:
+        """What there is inside, as one digest an aspect; see `quintain.protocols.Resettable`.
+
+        Raises:
+            SandboxError: the sandbox is broken.
+        """
+        return digests(await survey(self.open_file, self.groups, self._env))
 
     async def entries(self, path: str, *, max_entries: int = 10_000) -> list[Entry]:
         """What lies under a folder; see `quintain.protocols.Listing.entries`."""

@@ -87,6 +87,21 @@ class SpawnServer:
             raise SandboxError(f"the spawn server is gone: {error}{self.said()}") from error
         return gone
 
+    def reset(self, number: int, control: int) -> asyncio.Future[int]:
+        """Asks for a sandbox's end and a new one in its place; the future stays the one of `open`.
+
+        Raises:
+            SandboxError: the sandbox or the server is gone.
+        """
+        gone = self._gone.get(number)
+        if gone is None:
+            raise SandboxError("the sandbox is gone: it cannot be reset")
+        try:
+            self._channel.send(wire.RESET, number, b"", (control,))
+        except OSError as error:
+            raise SandboxError(f"the spawn server is gone: {error}{self.said()}") from error
+        return gone
+
     def alive(self) -> bool:
         """Whether the server still lives."""
         self._channel.poll()

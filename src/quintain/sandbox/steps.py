@@ -30,6 +30,10 @@ class Steps:
         self.limits: list[tuple[int, int, int]] = []
         self.filter = b""
         self.listener: socket.socket | None = None
+        self.again = False
+        """Whether the plan is carried out once more: its control groups are there."""
+        self.keep_net = False
+        """Whether this process is in the network namespace that it keeps."""
         self.minders: dict[int, int] = {}
         """PID of a minder to the id of its command."""
 
@@ -47,7 +51,11 @@ class Steps:
                 raise OSError(error.errno or errno.EIO, f"{name} {shown}".strip()) from error
 
     def _mkdir(self, _f: int, a: int, b: int, c: int, s: list[str], _r: list[bytes]) -> None:
-        os.mkdir(s[0], a)
+        try:
+            os.mkdir(s[0], a)
+        except FileExistsError:
+            if not self.again:
+                raise
         if b != wire.NOBODY:
             os.chown(s[0], b, c)
 
@@ -63,7 +71,8 @@ class Steps:
         os.symlink(s[0], s[1])
 
     def _unshare(self, _f: int, a: int, _b: int, _c: int, _s: list[str], _r: list[bytes]) -> None:
-        check(libc.unshare(ctypes.c_int(a)), "unshare")
+        kept = wire.NEW_NET if self.keep_net else 0
+        check(libc.unshare(ctypes.c_int(a & ~kept)), "unshare")
 
     def _mount(self, _f: int, a: int, _b: int, _c: int, _s: list[str], r: list[bytes]) -> None:
         source, target, kind, data = (value or None for value in r)
@@ -140,9 +149,9 @@ class Steps:
     def _unlink(self, _f: int, _a: int, _b: int, _c: int, s: list[str], _r: list[bytes]) -> None:
         os.unlink(s[0])
 
-    def _keep(self, _f: int, _a: int, _b: int, _c: int, s: list[str], _r: list[bytes]) -> None:
+    def _keep(self, _f: int, a: int, _b: int, _c: int, s: list[str], _r: list[bytes]) -> None:
         fd = os.open(s[0], os.O_PATH | os.O_CLOEXEC)
-        os.dup2(fd, wire.KEPT_FD, inheritable=False)
+        os.dup2(fd, wire.LAYER_FD if a else wire.KEPT_FD, inheritable=False)
         os.close(fd)
 
     def _enter(self, _f: int, _a: int, _b: int, _c: int, s: list[str], _r: list[bytes]) -> None:

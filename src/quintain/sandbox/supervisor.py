@@ -126,22 +126,33 @@ class Supervisor(Steps):
         finally:
             os._exit(code)
 
+    def _open_layer(self, number: int) -> None:
+        assert self.control is not None
+        fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=wire.LAYER_FD)
+        try:
+            wire.send(self.control, wire.OPENED, number, b"", (fd,))
+        finally:
+            os.close(fd)
+
     def _open(self, number: int, body: bytes) -> None:
         assert self.control is not None
         purpose, mode, uid, gid = wire.FILE_HEAD.unpack_from(body)
         writing = purpose == wire.REPLACE
         (raw,), _ = wire.take(body, wire.FILE_HEAD.size, 1)
         path = os.fsdecode(raw)
+        if purpose == wire.LAYER:
+            self._open_layer(number)
+            return
         if writing:
             _make_folders(path, uid, gid)
         flags = (os.O_WRONLY | os.O_CREAT) if writing else os.O_RDONLY
         fd = open_inside(path, flags | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, mode)
         try:
             wanted = stat.S_ISDIR if purpose == wire.FOLDER else stat.S_ISREG
-            if not wanted(os.fstat(fd).st_mode):
+            if purpose != wire.PROC and not wanted(os.fstat(fd).st_mode):
                 raise OSError(errno.EINVAL, "neither a regular file nor a folder as asked for")
-            if file_system(fd) == PROC_MAGIC:
-                raise OSError(errno.EACCES, "not a stored file")
+            if (file_system(fd) == PROC_MAGIC) != (purpose == wire.PROC):
+                raise OSError(errno.EACCES, "not a stored file, or none of /proc")
             if writing:
                 os.ftruncate(fd, 0)
                 os.fchown(fd, uid, gid)

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 VERSION = 1
 
 # owner -> server
-INIT, OPEN, CLOSE = 1, 2, 3
+INIT, OPEN, CLOSE, RESET = 1, 2, 3, 4
 # server -> owner
 READY, FAILED, GONE = 8, 9, 10
 # owner -> supervisor
@@ -43,8 +43,9 @@ FILE_HEAD = struct.Struct("<IIII")
 KILL_BODY = struct.Struct("<IIQ")
 """Of a `KILL` that spares a shell: its PID inside, the signal that it gets, and how young (ms) the
 processes below its minder are that die; without a body the minder dies and all below it."""
-READ, REPLACE, TAKE, FOLDER = 0, 1, 2, 3
-"""Read a file, write it anew, read it for the last time (its name goes), list a folder."""
+READ, REPLACE, TAKE, FOLDER, PROC, LAYER = 0, 1, 2, 3, 4, 5
+"""Read a file, write it anew, read it for the last time (its name goes), list a folder; look at a
+file or folder of `/proc`; list the writable layer (the path does not matter)."""
 STATUS = struct.Struct("<iIIIQQII")
 """wait status, errno, where it failed, flags, CPU µs, wall µs, OOM kills, refused forks."""
 
@@ -62,8 +63,8 @@ then lets the supervisor be born in the mount namespace that it names and that a
 makes once; `ENTER` makes a folder the root by moving it over the old one. `LISTEN` makes a socket
 on a port of 127.0.0.1 inside, which goes to the owner with `UP`."""
 
-KEPT_FD = 50
-"""Where `KEEP` holds a folder open until the supervisor is up."""
+KEPT_FD, LAYER_FD = 50, 51
+"""Where `KEEP` holds a folder open: until the supervisor is up; with `a=1` as long as it lives."""
 
 OPTIONAL, CREATE, SELF_MAP, KEEP_OLD = 1, 2, 4, 8
 """Flags of a step: go on if it fails; create the file; map ids alone; keep the old root."""
