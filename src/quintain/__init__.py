@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from quintain.verifiers.combine import all_of, any_of, gated, majority, weighted
     from quintain.verifiers.function import verifier
     from quintain.verifiers.guards import guarded
+    from quintain.verifiers.sql import Sql
     from quintain.verifiers.tests import Tests
 
 __version__ = "0.1.0"
@@ -58,6 +59,7 @@ _WHERE = {
     "Sampling": "quintain.messages:Sampling",
     "SandboxSpec": "quintain.task:SandboxSpec",
     "Split": "quintain.task:Split",
+    "Sql": "quintain.verifiers.sql:Sql",
     "StopReason": "quintain.trajectory:StopReason",
     "Store": "quintain.store:Store",
     "Task": "quintain.task:Task",
@@ -100,6 +102,7 @@ __all__ = [
     "Sampling",
     "SandboxSpec",
     "Split",
+    "Sql",
     "StopReason",
     "Store",
     "Task",

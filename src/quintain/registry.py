@@ -168,6 +168,7 @@ verifiers = Registry(
         "function": "quintain.verifiers.function:as_verifier",
         "answer": "quintain.verifiers.answer:Answer",
         "tests": "quintain.verifiers.tests:Tests",
+        "sql": "quintain.verifiers.sql:Sql",
         "calls": "quintain.verifiers.calls:Calls",
     },
 )
