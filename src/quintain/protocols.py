@@ -72,10 +72,11 @@ class ExecResult:
     stderr: bytes
     wall_s: float = 0.0
     cpu_s: float = 0.0
-    killed: Literal["", "timeout", "memory", "pids", "output"] = ""
+    killed: Literal["", "timeout", "memory", "pids"] = ""
     """Which limit ended it, if one did."""
     truncated: bool = False
-    """Whether output beyond `SandboxSpec.max_output_bytes` was dropped."""
+    """Whether stdout or stderr was longer than `SandboxSpec.max_output_bytes`: the middle was
+    read and dropped; head, a mark and tail are kept."""
 
     @property
     def ok(self) -> bool:
@@ -99,7 +100,9 @@ class Sandbox(Protocol):
 
     spec: SandboxSpec
     capabilities: frozenset[str]
-    """Of "session", "list", "reset", "snapshot", "fork", "zygote", "network_log"."""
+    """Of "session" (`Sessions`), "python" (`Pythons`), "list" (`Listing`), "transfer"
+    (`Transfers`), "snapshot" (`Snapshots`), "fork" (`Forks`), "reset" (`Resettable`), "zygote",
+    "network_log" (`NetworkLog`)."""
 
     async def exec(
         self,
@@ -201,6 +204,221 @@ class Resettable(Protocol):
 
         Raises:
             SandboxError: it did not come up again; nothing is left then.
+        """
+        ...
+
+
+class Session(Protocol):
+    """A shell whose folder, variables, functions and jobs stay from command to command."""
+
+    restarts: int
+    """How often a new shell had to be started, because the last one exited or hung."""
+
+    async def run(
+        self, command: str, *, stdin: bytes | str = b"", timeout_s: float | None = None
+    ) -> ExecResult:
+        """Runs a command after those before it.
+
+        Args:
+            command: what one would type; may be many lines.
+            stdin: its input.
+            timeout_s: wall-clock seconds; None: the spec's `exec_s`. What was started since the
+                command began is killed then, the shell stays.
+
+        Returns:
+            The shell's own word for the exit code; what background jobs printed since the last
+            command is part of the output.
+
+        Raises:
+            SandboxError: the sandbox is broken.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Ends the shell and everything that it started; may be called twice."""
+        ...
+
+
+class Sessions(Protocol):
+    """A sandbox with the capability "session"."""
+
+    async def session(self) -> Session:
+        """A shell; several may run side by side.
+
+        Raises:
+            SandboxError: the sandbox is broken, or has no shell.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PythonResult:
+    """How a cell of a `PythonConsole` ended."""
+
+    value: str
+    """`repr` of the last expression; empty for None, or where there is none."""
+    stdout: bytes
+    stderr: bytes
+    error: str = ""
+    """The traceback, or why the interpreter is gone; empty when all went well."""
+    killed: Literal["", "timeout", "memory", "pids"] = ""
+    """Which limit ended it, if one did."""
+    restarted: bool = False
+    """Whether the state is lost: the next cell runs in a new interpreter."""
+    truncated: bool = False
+    """Whether value, traceback, stdout or stderr was cut in the middle."""
+    wall_s: float = 0.0
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was raised and no limit ended it."""
+        return not self.error and not self.killed
+
+    @property
+    def text(self) -> str:
+        """stdout as UTF-8, undecodable bytes replaced."""
+        return self.stdout.decode("utf-8", "replace")
+
+    @property
+    def error_text(self) -> str:
+        """stderr as UTF-8, undecodable bytes replaced."""
+        return self.stderr.decode("utf-8", "replace")
+
+
+class PythonConsole(Protocol):
+    """A Python interpreter whose names and modules stay from cell to cell."""
+
+    restarts: int
+    """How often the state was lost."""
+
+    async def run(self, code: str, *, timeout_s: float | None = None) -> PythonResult:
+        """Runs a cell after those before it.
+
+        Args:
+            code: statements; the value of a last expression is returned, as at a prompt.
+            timeout_s: wall-clock seconds; None: the spec's `exec_s`. The cell is interrupted then
+                and what it started is killed; the state stays unless the code does not stop.
+
+        Raises:
+            SandboxError: the sandbox is broken.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Ends the interpreter and everything that it started; may be called twice."""
+        ...
+
+
+class Pythons(Protocol):
+    """A sandbox with the capability "python"."""
+
+    async def python(self) -> PythonConsole:
+        """An interpreter; several may run side by side.
+
+        Raises:
+            SandboxError: the sandbox is broken, or has no Python.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """What an upload or a download of a folder did."""
+
+    files: int
+    size_bytes: int
+    skipped: tuple[str, ...] = ()
+    """Paths that were left out: links, and whatever is neither file nor folder."""
+
+
+class Transfers(Protocol):
+    """A sandbox with the capability "transfer": whole folders go in and out."""
+
+    async def upload(self, source: str | Path, target: str = ".") -> Transfer:
+        """Copies a file or a folder of the host into the sandbox.
+
+        Args:
+            source: a folder's content goes into the target; links that stay in it are followed.
+            target: absolute, or relative to the workdir.
+
+        Raises:
+            OSError: something cannot be read or written.
+            SandboxError: the sandbox is broken.
+        """
+        ...
+
+    async def download(
+        self, source: str, target: str | Path, *, max_bytes: int = 100_000_000
+    ) -> Transfer:
+        """Copies a file or a folder of the sandbox to the host; no link is made or followed.
+
+        Args:
+            source: absolute, or relative to the workdir; a folder's content goes into the target.
+            target: made where it is not there.
+            max_bytes: of all files together; more is refused.
+
+        Raises:
+            FileNotFoundError: no such file or folder.
+            OSError: too much, or something cannot be read or written.
+            SandboxError: the sandbox is broken.
+        """
+        ...
+
+
+class SnapshotLike(Protocol):
+    """The files of a sandbox at one moment: a value that outlives the sandbox."""
+
+    spec: SandboxSpec
+    """Of the sandbox that it was taken from."""
+
+    @property
+    def size_bytes(self) -> int:
+        """What it holds."""
+        ...
+
+    @property
+    def digest(self) -> str:
+        """Equal for equal names, kinds, modes, owners and contents."""
+        ...
+
+    def close(self) -> None:
+        """Frees what it holds; may be called twice."""
+        ...
+
+
+class Snapshots(Protocol):
+    """A sandbox with the capability "snapshot"; the backend opens new ones from it."""
+
+    async def snapshot(self) -> SnapshotLike:
+        """Everything written so far, taken while all processes stand still; they go on after.
+
+        Processes are not part of it, nor is `/dev/shm`.
+
+        Raises:
+            OSError: what was written cannot be copied (folders too deep).
+            SandboxError: the sandbox is broken, or a process cannot be stopped.
+        """
+        ...
+
+    async def restore(self, taken: Any) -> None:
+        """Ends all processes and goes back to a snapshot of this backend; sessions start anew.
+
+        Raises:
+            ConfigError: it was taken from another base.
+            SandboxError: it does not fit, or the sandbox is broken.
+        """
+        ...
+
+
+class Forks(Protocol):
+    """A sandbox with the capability "fork"."""
+
+    async def fork(self) -> Sandbox:
+        """A second sandbox of the same spec that holds the same files and no process.
+
+        Raises:
+            OSError: what was written cannot be copied.
+            SandboxError: one of the two is broken.
         """
         ...
 

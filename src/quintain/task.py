@@ -139,7 +139,7 @@ class SandboxSpec(Record):
     exec_s: float = Field(default=60.0, gt=0)
     """Default wall-clock limit of one command."""
     max_output_bytes: int = Field(default=1_000_000, gt=0)
-    """Of stdout and of stderr each; more is read, dropped and told."""
+    """Of stdout and of stderr each; of more the middle is read, dropped and told."""
 
     @field_validator("workdir")
     @classmethod

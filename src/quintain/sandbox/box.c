@@ -37,6 +37,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/sysmacros.h>
 #include <sys/vfs.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -51,25 +52,30 @@
 #ifndef SYS_openat2
 #define SYS_openat2 437
 #endif
+#ifndef SYS_landlock_create_ruleset
+#define SYS_landlock_create_ruleset 444
+#define SYS_landlock_add_rule 445
+#define SYS_landlock_restrict_self 446
+#endif
 
 enum { VERSION = 1 };
 enum { INIT = 1, OPEN, CLOSE, RESET, READY = 8, FAILED, GONE };
-enum { EXEC = 16, OPENFILE, KILL, UP = 32, BROKEN, OPENED, REFUSED };
+enum { EXEC = 16, OPENFILE, KILL, FREEZE, THAW, FILLED, UP = 32, BROKEN, OPENED, REFUSED, FILL };
 enum { MKDIR = 1, WRITE, LINK, UNSHARE, MOUNT, PIVOT, MKNOD, HOSTNAME, LOOPBACK, USERNS, COUNTER,
        RLIMIT, FILTER, CLEAN, JOIN, UMOUNT, UNLINK, KEEP,
-       BASE, ENTER, LISTEN };
+       BASE, ENTER, LISTEN, OFFER, RULES, ALLOW, RESTRICT };
 static const char *const step_names[] = {
     "", "mkdir", "write", "link", "unshare", "mount", "pivot_root", "mknod", "sethostname",
     "loopback", "user namespace", "open", "rlimit", "filter", "clean", "open", "umount", "unlink", "open",
-    "base", "enter", "listen"};
+    "base", "enter", "listen", "fill", "landlock rules", "landlock rule", "landlock"};
 enum { OPTIONAL = 1, CREATE = 2, SELF_MAP = 4, KEEP_OLD = 8 };
 enum { OOM_COUNTER, PIDS_COUNTER, PIDS_LIMIT };
 enum { READ_FILE, REPLACE, TAKE, FOLDER, PROC, LAYER };
 enum { TIMED_OUT = 1, UNKILLABLE = 2 };
 enum { AT_FORK = 1, AT_CHDIR, AT_EXEC, AT_DROP };
 enum { MAX_FRAME = 60000, MAX_FDS = 8, ROUNDS = 3000, FREEZE_AFTER = 4,
-       KILL_ALL_AFTER = 100, YOUNG_ROUNDS = 200, KILL_ALL_FROZEN = 2000, KEPT_FD = 50,
-       LAYER_FD = 51 };
+       KILL_ALL_AFTER = 100, YOUNG_ROUNDS = 200, STOP_ROUNDS = 2000, KILL_ALL_FROZEN = 2000,
+       KEPT_FD = 50, LAYER_FD = 51 };
 #define IN_MEMORY 0x80000000u
 #define NOBODY 0xffffffffu
 #define PROC_MAGIC 0x9fa0
@@ -250,6 +256,7 @@ static int joins[8], join_count;
 static struct { int kind; struct rlimit value; } limits[24];
 static int limit_count;
 static struct sock_fprog filter;
+static int control_fd = -1, rules_fd = -1;
 
 /* Maps its own ids. Its /proc files belong to it only while it is dumpable; a sandbox's /proc is
  * read-only by now, and the one below it is held open. */
@@ -351,6 +358,41 @@ static int keep_filter(const struct step *s) {
   return 0;
 }
 
+/* Lets the owner put a snapshot into the writable layer, and waits until it is there. */
+static int offer_layer(const struct step *s) {
+  int fd = open(s->s[0], O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return -1;
+  uint32_t word[2];
+  ssize_t got = send_frame(control_fd, FILL, 0, NULL, 0, fd);
+  close(fd);
+  do got = got < 0 ? got : recv(control_fd, word, sizeof word, 0);
+  while (got < 0 && errno == EINTR);
+  errno = ECANCELED;
+  return got == sizeof word && word[0] == FILLED ? 0 : -1;
+}
+
+/* Landlock, as the kernel's landlock.h lays it out; older kernels take zeros for what they lack. */
+static int make_rules(const struct step *s) {
+  uint64_t attributes[3] = {s->a, s->b, s->c};
+  rules_fd = (int)syscall(SYS_landlock_create_ruleset, attributes, sizeof attributes, 0);
+  return rules_fd < 0 ? -1 : fcntl(rules_fd, F_SETFD, FD_CLOEXEC);
+}
+
+static int allow_below(const struct step *s) {
+  struct __attribute__((packed)) { uint64_t access; int32_t folder; } rule = {s->a, -1};
+  rule.folder = open(s->s[0], O_PATH | O_CLOEXEC);
+  if (rule.folder < 0) return -1;
+  int result = (int)syscall(SYS_landlock_add_rule, rules_fd, 1, &rule, 0), why = errno;
+  close(rule.folder);
+  errno = why;
+  return result;
+}
+
+static int restrict_self(void) {
+  if (syscall(SYS_landlock_restrict_self, rules_fd, 0) < 0) return -1;
+  return close(rules_fd);
+}
+
 static const char *or_null(const char *s) { return s && *s ? s : NULL; }
 
 static int carry_out_step(const struct step *s) {
@@ -380,6 +422,10 @@ static int carry_out_step(const struct step *s) {
   case BASE: return 0;
   case ENTER: return enter(s);
   case LISTEN: return listen_inside(s);
+  case OFFER: return offer_layer(s);
+  case RULES: return make_rules(s);
+  case ALLOW: return allow_below(s);
+  case RESTRICT: return restrict_self();
   case KEEP: {
     int fd = open(s->s[0], O_PATH | O_CLOEXEC);
     if (fd < 0 || dup3(fd, s->a ? LAYER_FD : KEPT_FD, O_CLOEXEC) < 0) return -1;
@@ -397,7 +443,7 @@ static int carry_out(char *plan, size_t length, char *error, size_t *error_lengt
     if (carry_out_step(&s) == 0 || s.flags & OPTIONAL) continue;
     uint32_t why = (uint32_t)errno;
     memcpy(error, &why, 4);
-    const char *name = s.kind <= LISTEN ? step_names[s.kind] : "step";
+    const char *name = s.kind <= RESTRICT ? step_names[s.kind] : "step";
     *error_length = 4 + (size_t)snprintf(error + 4, 300, "%s %.80s %.80s", name,
                                          s.count > 0 && s.kind < RLIMIT && s.kind != USERNS ? s.s[0] : "",
                                          s.count > 1 && s.kind > WRITE && s.kind < USERNS ? s.s[1] : "");
@@ -496,12 +542,77 @@ static int kill_tree(const pid_t *spared, size_t spared_count, int (*reap)(void)
   return gone;
 }
 
+/* --- freezing --------------------------------------------------------------------------------- */
+
+static pid_t *stopped; /* what stood still already before a freeze */
+static size_t stopped_count;
+
+/* Whether every thread of a process stands still. */
+static int stands_still(pid_t pid) {
+  char path[64], line[512];
+  snprintf(path, sizeof path, "/proc/%d/task", pid);
+  DIR *tasks = opendir(path);
+  if (!tasks) return 1;
+  int still = 1;
+  for (struct dirent *entry; still && (entry = readdir(tasks));) {
+    if (entry->d_name[0] == '.') continue;
+    char name[400];
+    snprintf(name, sizeof name, "%s/%s/stat", path, entry->d_name);
+    int fd = open(name, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) continue;
+    ssize_t n = read(fd, line, sizeof line - 1);
+    close(fd);
+    if (n <= 0) continue;
+    line[n] = 0;
+    char *after = strrchr(line, ')');
+    still = after && strlen(after) > 2 && strchr("TtZX", after[2]) != NULL;
+  }
+  closedir(tasks);
+  return still;
+}
+
+static void thaw(void) {
+  size_t count = list_processes();
+  for (size_t i = 0; i < count; i++) {
+    int before = processes[i].pid == 1;
+    for (size_t j = 0; j < stopped_count; j++) before |= stopped[j] == processes[i].pid;
+    if (!before) kill(processes[i].pid, SIGCONT);
+  }
+  free(stopped);
+  stopped = NULL;
+  stopped_count = 0;
+}
+
+/* Stops every process of the sandbox but this one; -1 if one cannot be stopped. */
+static int freeze(void) {
+  size_t count = list_processes();
+  free(stopped);
+  stopped_count = 0;
+  stopped = calloc(count + 1, sizeof *stopped);
+  if (!stopped) return -1;
+  for (size_t i = 0; i < count; i++)
+    if (processes[i].pid != 1 && stands_still(processes[i].pid))
+      stopped[stopped_count++] = processes[i].pid;
+  for (int turn = 0; turn < STOP_ROUNDS; turn++) {
+    if (kill(-1, SIGSTOP) < 0 && errno == ESRCH) return 0;
+    int still = 1;
+    count = list_processes();
+    for (size_t i = 0; still && i < count; i++)
+      still = processes[i].pid == 1 || stands_still(processes[i].pid);
+    if (still) return 0;
+    nap_ms(1);
+  }
+  thaw();
+  errno = EBUSY;
+  return -1;
+}
+
 /* --- one command: the minder ----------------------------------------------------------------- */
 
 struct command {
   uint32_t timeout_ms, uid, gid;
   char *cwd, **argv, **env;
-  int stdio[3], report;
+  int stdio[3], report, extra[MAX_FDS - 4], extra_count;
 };
 
 static pid_t command_pid;
@@ -545,6 +656,12 @@ static int confine(void) {
   return filter.len ? prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) : 0;
 }
 
+/* Whether it is the null device: a command gets its own sandbox's, not the host's. */
+static int is_null(int fd) {
+  struct stat st;
+  return fstat(fd, &st) == 0 && S_ISCHR(st.st_mode) && st.st_rdev == makedev(1, 3);
+}
+
 /* Turns the forked child into the command; never returns. */
 static void become(struct command *c, int failed) {
   uint32_t where = AT_DROP;
@@ -555,12 +672,16 @@ static void become(struct command *c, int failed) {
   for (int i = 0; i < limit_count; i++)
     if (setrlimit(limits[i].kind, &limits[i].value) < 0) goto fail;
   umask(022);
-  int high[4];
-  for (int i = 0; i < 4; i++) high[i] = fcntl(i < 3 ? c->stdio[i] : failed, F_DUPFD_CLOEXEC, 100);
-  for (int i = 0; i < 3; i++) dup2(high[i], i);
-  dup3(high[3], 3, O_CLOEXEC);
+  int high[MAX_FDS], count = 4 + c->extra_count;
+  for (int i = 0; i < count; i++) {
+    int fd = i < 3 ? c->stdio[i] : i == 3 ? failed : c->extra[i - 4];
+    int own = i < 3 && is_null(fd) ? open("/dev/null", O_RDWR | O_CLOEXEC) : -1;
+    high[i] = fcntl(own < 0 ? fd : own, F_DUPFD_CLOEXEC, 100);
+    if (own >= 0) close(own);
+  }
+  for (int i = 0; i < count; i++) dup3(high[i], i, i == 3 ? O_CLOEXEC : 0);
   failed = 3;
-  close_from(4);
+  close_from((unsigned)count);
   if (drop_rights(c) < 0) goto fail;
   where = AT_CHDIR;
   if (chdir(c->cwd) < 0) goto fail;
@@ -614,6 +735,7 @@ static int mind(struct command *c) {
   if (command_pid == 0) become(c, failed[1]);
   if (command_pid < 0) word.error = (uint32_t)errno, word.where = AT_FORK;
   for (int i = 0; i < 3; i++) close(c->stdio[i]);
+  for (int i = 0; i < c->extra_count; i++) close(c->extra[i]);
   close(failed[1]);
   if (command_pid > 0) {
     word.flags = watch(c, signals, began);
@@ -636,7 +758,7 @@ static int mind(struct command *c) {
 
 static int parse_command(struct frame *f, struct command *c) {
   char *at = f->body + 24, *end = f->body + f->length;
-  if (f->length < 24 || f->fd_count != 4) return -1;
+  if (f->length < 24 || f->fd_count < 4) return -1;
   c->timeout_ms = number_at(f->body);
   c->uid = number_at(f->body + 4);
   c->gid = number_at(f->body + 8);
@@ -650,6 +772,8 @@ static int parse_command(struct frame *f, struct command *c) {
     if (!(c->env[i] = take_string(&at, end, NULL))) return -1;
   memcpy(c->stdio, f->fds, sizeof c->stdio);
   c->report = f->fds[3];
+  c->extra_count = f->fd_count - 4;
+  memcpy(c->extra, f->fds + 4, (size_t)c->extra_count * sizeof(int));
   return 0;
 }
 
@@ -780,6 +904,8 @@ static void answer(int control, struct frame *f) {
   if (f->kind == EXEC) result = start_command(f);
   if (f->kind == OPENFILE) result = open_file(control, f);
   if (f->kind == KILL) kill_command(f);
+  if (f->kind == THAW) thaw();
+  if (f->kind == FREEZE && (result = freeze()) == 0) result = open_layer(control, f->number);
   if (result < 0) {
     uint32_t why = (uint32_t)errno;
     send_frame(control, REFUSED, f->number, &why, sizeof why, -1);
@@ -803,6 +929,7 @@ static void keep_only(int *control) {
 static void supervise(char *plan, size_t length, int control, int sync) {
   sync_fd = sync;
   keep_only(&control);
+  control_fd = control;
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   prctl(PR_SET_NAME, "supervisor");
   prctl(PR_SET_DUMPABLE, 0);

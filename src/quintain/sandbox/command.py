@@ -10,47 +10,99 @@ from quintain.sandbox import wire
 
 CHUNK = 1 << 16
 DRAIN_BYTES = 4 << 20
+MARK = b"\n... %d bytes cut ...\n"
+
+
+def cut(total: int, limit: int) -> tuple[int, bytes, int]:
+    """How much of a long output's head and tail to keep, and the mark to put between them.
+
+    Args:
+        total: bytes that there are, more than the limit.
+        limit: bytes to keep, the mark among them.
+    """
+    head = limit // 2
+    room = limit - head
+    mark = MARK % total
+    # The mark names what is cut, which its own length changes: two rounds settle it.
+    for _ in range(2):
+        mark = MARK % (total - head - max(0, room - len(mark)))
+    return (head, mark, room - len(mark)) if len(mark) < room else (limit, b"", 0)
 
 
 class Capture:
-    """Reads a pipe to its end, keeps at most `limit` bytes, drops the rest and remembers that."""
+    """Reads a pipe to its end and keeps its head and tail, at most `limit` bytes in all.
+
+    What is between them is read, counted and dropped, so that a flood neither blocks its writer nor
+    fills the owner's memory.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, limit: int) -> None:
         self._loop = loop
         self._limit = limit
         self._fd, self.write_end = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self._fd, False)
-        self.data = bytearray()
-        self.truncated = False
+        self._head = bytearray()
+        self._tail = bytearray()
+        self._total = 0
         self._open = True
         loop.add_reader(self._fd, self._readable)
+
+    @property
+    def truncated(self) -> bool:
+        """Whether there was more than is kept."""
+        return self._total > self._limit
+
+    @property
+    def data(self) -> bytes:
+        """What is kept: everything, or head, mark and tail."""
+        if not self.truncated:
+            return bytes(self._head + self._tail)
+        head, mark, tail = cut(self._total, self._limit)
+        if not mark:
+            return bytes(self._head + self._tail)[:head]
+        return bytes(self._head[:head] + mark + self._tail[len(self._tail) - tail :])
 
     def _take(self) -> int:
         try:
             data = os.read(self._fd, CHUNK)
         except BlockingIOError:
             return -1
-        room = self._limit - len(self.data)
-        if len(data) > room:
-            self.truncated = True
-            data, taken = data[:room], len(data)
-        else:
-            taken = len(data)
-        self.data += data
+        taken = len(data)
+        self._total += taken
+        room = self._limit // 2 - len(self._head)
+        if room > 0:
+            self._head += data[:room]
+            data = data[room:]
+        most = self._limit - self._limit // 2
+        self._tail += data[-most:]
+        # Dropping a little at every read would move the rest each time.
+        if len(self._tail) > 2 * most or (self.truncated and len(self._tail) > most + CHUNK):
+            del self._tail[: len(self._tail) - most]
         return taken
 
     def _readable(self) -> None:
         if self._take() == 0:
             self.close()
 
-    def finish(self) -> None:
-        """Takes what is still in the pipe (nobody writes any more) and closes it."""
+    def drain(self) -> None:
+        """Takes what is in the pipe."""
         left = DRAIN_BYTES
         while self._open and left > 0:
             taken = self._take()
             if taken <= 0:
                 break
             left -= taken
+
+    def take(self) -> tuple[bytes, bool]:
+        """What came since the last time, and whether it was cut; the pipe stays open."""
+        self.drain()
+        found = self.data, self.truncated
+        self._head, self._tail, self._total = bytearray(), bytearray(), 0
+        return found
+
+    def finish(self) -> None:
+        """Takes what is still in the pipe (nobody writes any more) and closes it."""
+        self.drain()
         self.close()
 
     def close(self) -> None:

@@ -25,6 +25,7 @@ from pathlib import Path
 
 from quintain.sandbox import network, wire
 from quintain.sandbox.filter import program
+from quintain.sandbox.landlock import plan_restriction, plan_rules
 from quintain.task import SandboxSpec
 
 HOST = "/host"
@@ -215,7 +216,15 @@ def _real_folders() -> list[str]:
     return [name for name in names if os.path.isdir(f"/{name}") and not os.path.islink(f"/{name}")]
 
 
-def box_plan(plan: wire.Plan, spec: SandboxSpec, ids: Ids, *, grouped: bool = True) -> None:
+def box_plan(
+    plan: wire.Plan,
+    spec: SandboxSpec,
+    ids: Ids,
+    *,
+    grouped: bool = True,
+    fill: bool = False,
+    landlock: int = 0,
+) -> None:
     """Steps by which a sandbox's first process builds its root and gives up its rights.
 
     Args:
@@ -223,6 +232,8 @@ def box_plan(plan: wire.Plan, spec: SandboxSpec, ids: Ids, *, grouped: bool = Tr
         spec: what is wanted.
         ids: as the host sees them.
         grouped: whether a control group limits the memory; else each process gets the limit.
+        fill: whether the owner puts a snapshot into the writable layer.
+        landlock: the version of Landlock to use; 0: none.
     """
     name, base = base_plan(spec, rootless=ids.rootless)
     plan.add(wire.BASE, name, bytes(base.data))
@@ -239,7 +250,7 @@ def box_plan(plan: wire.Plan, spec: SandboxSpec, ids: Ids, *, grouped: bool = Tr
     if spec.image is None:
         _host_base(plan, ids)
     else:
-        _image_base(plan, ids)
+        _image_base(plan, ids, fill)
     _devices(plan, disk, ids)
     _user_folders(plan, spec, ids)
     if spec.network.mode != "none":
@@ -247,8 +258,13 @@ def box_plan(plan: wire.Plan, spec: SandboxSpec, ids: Ids, *, grouped: bool = Tr
         plan.mount(f"{STAGED}/network", f"{BOX}{network.FOLDER}", flags=wire.MS_BIND)
     _proc(plan, spec, disk, ids.rootless)
     plan.add(wire.KEEP, disk, a=1)
+    if fill and spec.image is None:
+        # Behind the mounts: they are no part of a snapshot, and stay when one is put back.
+        plan.add(wire.OFFER, BOX)
+    plan_rules(plan, landlock, disk)
     plan.add(wire.ENTER, BOX)
     _rights(plan, spec, ids, grouped)
+    plan_restriction(plan, landlock)
 
 
 def _host_base(plan: wire.Plan, ids: Ids) -> None:
@@ -274,9 +290,12 @@ def _host_base(plan: wire.Plan, ids: Ids) -> None:
         plan.mount(f"{STAGED}/empty", packages, flags=wire.MS_BIND, optional=True)
 
 
-def _image_base(plan: wire.Plan, ids: Ids) -> None:
+def _image_base(plan: wire.Plan, ids: Ids, fill: bool) -> None:
     for name in ("upper", "work", "dev"):
         plan.mkdir(f"{DISK}/{name}", owner=ids.init)
+    if fill:
+        # Before it is mounted: the kernel forbids changes below a live overlay.
+        plan.add(wire.OFFER, f"{DISK}/upper")
     options = f"lowerdir={LOWER},upperdir={DISK}/upper,workdir={DISK}/work"
     options += ",userxattr" if ids.rootless else ",redirect_dir=off"
     plan.mount("overlay", BOX, "overlay", wire.MS_NOSUID | wire.MS_NODEV, options)

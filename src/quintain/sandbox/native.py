@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import functools
 import logging
 import os
 import resource
@@ -27,11 +28,13 @@ from quintain.errors import (
     SandboxTimeout,
 )
 from quintain.protocols import Probe
-from quintain.sandbox import build, cgroups, host, layout, probe, wire
+from quintain.sandbox import build, cgroups, host, landlock, layout, probe, wire
+from quintain.sandbox.link import Link
 from quintain.sandbox.network import Proxy
 from quintain.sandbox.network.resolve import Resolve
 from quintain.sandbox.running import NativeSandbox
 from quintain.sandbox.server import SpawnServer
+from quintain.sandbox.snapshot import Snapshot
 from quintain.task import SandboxSpec
 
 log = logging.getLogger(__name__)
@@ -62,13 +65,23 @@ class NativeBackend:
         self.allow_weaker = allow_weaker
         self.resolve = resolve
         self.launcher = launcher
+        self.landlock = True
+        """Whether the second layer is put up where the kernel has it."""
         self._host: host.Host | None = None
         self._servers: dict[asyncio.AbstractEventLoop, SpawnServer] = {}
         self._starting = asyncio.Lock()
         self._numbers = 0
 
-    async def open(self, spec: SandboxSpec) -> NativeSandbox:
-        """A fresh sandbox; see `quintain.protocols.SandboxBackend.open`."""
+    async def open(self, spec: SandboxSpec, *, snapshot: Snapshot | None = None) -> NativeSandbox:
+        """A fresh sandbox; see `quintain.protocols.SandboxBackend.open`.
+
+        Args:
+            spec: what it holds and may use.
+            snapshot: what another sandbox had written; its base must be the spec's.
+
+        Raises:
+            ConfigError: the snapshot was taken from another base.
+        """
         here = self._look()
         _refuse_unbuilt(spec)
         missing = self._missing(here, spec)
@@ -80,31 +93,52 @@ class NativeBackend:
                 "or accept it with allow_weaker=True (--allow-weaker)",
                 tuple(missing),
             )
-        server = await self._server(here)
-        self._numbers += 1
-        number = self._numbers
-        ids = self._ids(here, number)
-        plan = self._plan(here, server, spec, ids, number)
-        sandbox = NativeSandbox(spec, number, server, ids.inside(spec), missing)
-        sandbox.groups = {
-            controller: f"{place}/{server.name}/{number:08d}"
-            for controller, place in here.groups.folders.items()
-        }
+        if snapshot is not None and not snapshot.fits(spec):
+            raise ConfigError("a snapshot fits sandboxes on the base that it was taken from")
+        link, ids = await self.link(spec, snapshot)
+        sandbox = NativeSandbox(spec, link, ids, missing, self)
+        sandbox.groups = self.groups_of(link)
+        if snapshot is not None:
+            sandbox.capabilities = sandbox.capabilities - {"reset"}
         try:
-            await sandbox.start(plan)
-        except TimeoutError as error:
-            await sandbox.close()
-            raise SandboxTimeout(f"the sandbox was not up within {spec.startup_s} s") from error
-        except SandboxError:
-            await sandbox.close()
-            raise
-        except OSError as error:
-            await sandbox.close()
-            raise _explain(error, here) from error
+            async with asyncio.timeout(spec.startup_s):
+                await sandbox.let_out()
         except BaseException:
             await sandbox.close()
             raise
         return sandbox
+
+    def groups_of(self, link: Link) -> dict[str, str]:
+        """Controller to the folder of a sandbox's control group, as this process sees it."""
+        return {
+            controller: f"{place}/{link.server.name}/{link.number:08d}"
+            for controller, place in self._look().groups.folders.items()
+        }
+
+    async def link(self, spec: SandboxSpec, snapshot: Snapshot | None) -> tuple[Link, layout.Ids]:
+        """A supervisor for a sandbox, and whose ids it has; what is missing was told before."""
+        here = self._look()
+        server = await self._server(here)
+        self._numbers += 1
+        ids = self._ids(here, self._numbers)
+        plan = self._plan(here, server, spec, ids, self._numbers, snapshot is not None)
+        link = Link(server, self._numbers)
+        try:
+            fill = None if snapshot is None else functools.partial(snapshot.fill, ids=ids)
+            await link.start(plan, spec.startup_s, fill)
+        except TimeoutError as error:
+            await link.close()
+            raise SandboxTimeout(f"the sandbox was not up within {spec.startup_s} s") from error
+        except SandboxError:
+            await link.close()
+            raise
+        except OSError as error:
+            await link.close()
+            raise _explain(error, here) from error
+        except BaseException:
+            await link.close()
+            raise
+        return link, ids
 
     async def probe(self) -> Probe:
         """Opens a sandbox and attacks it; says what holds, and what to do about the rest."""
@@ -123,6 +157,9 @@ class NativeBackend:
                 "launcher": "python" if "-m" in program else "c" if program else "",
                 "user": "ordinary" if here.rootless else "root",
                 "control_groups": here.groups.version,
+                "landlock": landlock.version(),
+                "second_layer": ", ".join(landlock.layers(landlock.version()))
+                or "none: this kernel has no Landlock of version 2 or newer, or it is switched off",
             }
             return await probe.probe(weaker, missing, advice, details)
         finally:
@@ -155,18 +192,25 @@ class NativeBackend:
         return missing
 
     def _plan(
-        self, here: host.Host, server: SpawnServer, spec: SandboxSpec, ids: layout.Ids, number: int
+        self,
+        here: host.Host,
+        server: SpawnServer,
+        spec: SandboxSpec,
+        ids: layout.Ids,
+        number: int,
+        fill: bool,
     ) -> bytes:
         """The plan of one sandbox: that of its kind, which is kept, with its own numbers put in."""
         kind = (spec.image, spec.memory_mb, spec.disk_mb, spec.max_pids, spec.cpus, spec.user,
-                spec.workdir, _listens(spec))  # fmt: skip
+                spec.workdir, _listens(spec), fill)  # fmt: skip
         found = server.plans.get(kind)
         if found is None:
             any_ids = ids if ids.rootless else layout.Ids(False, *ANY_IDS)
             plan = wire.Plan()
             cgroups.limit(plan, here.groups, server.name, ANY_NUMBER, spec, layout.HOST)
             grouped = "memory" in here.groups.folders
-            layout.box_plan(plan, spec, any_ids, grouped=grouped)
+            spoken = landlock.version() if self.landlock else 0
+            layout.box_plan(plan, spec, any_ids, grouped=grouped, fill=fill, landlock=spoken)
             found = bytes(plan.data)
             if spec.image is None:
                 server.plans[kind] = found

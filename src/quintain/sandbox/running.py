@@ -1,104 +1,91 @@
-"""An open native sandbox, seen from its owner: commands, files, sessions, its end."""
+"""An open native sandbox, seen from its owner: commands, files, sessions, snapshots, its end."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import os
-import socket
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
-from quintain.errors import CapabilityError, SandboxError, SandboxTimeout
-from quintain.protocols import Entry, ExecResult
-from quintain.sandbox import layout, network, wire
-from quintain.sandbox.channel import Channel
+from quintain.errors import CapabilityError, ConfigError, SandboxError, SandboxTimeout
+from quintain.protocols import Entry, ExecResult, Transfer
+from quintain.sandbox import layout, network, transfer, wire
 from quintain.sandbox.command import Capture, Feed, Report
+from quintain.sandbox.interpreter import PythonSession
+from quintain.sandbox.link import Link
 from quintain.sandbox.listing import list_folder
 from quintain.sandbox.network import Gate
-from quintain.sandbox.server import SpawnServer
 from quintain.sandbox.session import ShellSession
+from quintain.sandbox.snapshot import Snapshot, take
 from quintain.sandbox.survey import digests, survey
+from quintain.sandbox.turnstile import Turnstile
 from quintain.task import SandboxSpec
 from quintain.trajectory import Event
 
+if TYPE_CHECKING:
+    from quintain.sandbox.native import NativeBackend
+
 GRACE_S = 5.0
 """How much longer than a command's limit its minder may take to report."""
-CLOSE_S = 20.0
+FREEZE_S = 10.0
 INLINE_BYTES = 1 << 20
 """Longer files are read and written in a thread."""
 
-Killed = Literal["", "timeout", "memory", "pids", "output"]
+Killed = Literal["", "timeout", "memory", "pids"]
 
 
 class NativeSandbox:
     """An open sandbox of `NativeBackend`."""
 
-    capabilities: frozenset[str] = frozenset({"session", "list", "reset"})
+    capabilities: frozenset[str] = frozenset(
+        {"session", "python", "list", "transfer", "snapshot", "fork", "reset"}
+    )
 
     def __init__(
         self,
         spec: SandboxSpec,
-        number: int,
-        server: SpawnServer,
-        user: int,
+        link: Link,
+        ids: layout.Ids,
         missing: Mapping[str, str],
+        backend: NativeBackend,
     ) -> None:
         self.spec = spec
         self.missing = dict(missing)
         """What is not enforced (only with `allow_weaker`): name to reason."""
-        self._number = number
-        self._server = server
-        self._user = user
+        self.link = link
+        """Its supervisor; `restore` puts another in place."""
+        self._ids = ids
+        self._user = ids.inside(spec)
+        self._backend = backend
         self._loop = asyncio.get_running_loop()
-        self._up: asyncio.Future[None] = self._loop.create_future()
-        self._answers: dict[int, asyncio.Future[int]] = {}
-        self._next = 0
+        self._turnstile = Turnstile()
         self._sessions = 0
-        self._broken = ""
-        self._closed = False
-        self._gone: asyncio.Future[int] | None = None
-        ours, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._channel = Channel(ours, self._told, self._on_hang_up)
         self._env = layout.environment(spec)
         self._gate: Gate | None = None
-        self._listener: socket.socket | None = None
+        self._earlier: list[Event] = []
         if spec.network.mode != "none":
             self.capabilities = self.capabilities - {"reset"} | {"network_log"}
         self.groups: dict[str, str] = {}
         """Controller to the folder of its control group, as this process sees it."""
 
-    async def start(self, plan: bytes | None) -> None:
-        """Brings it up; called by the backend only.
+    # --- its life -------------------------------------------------------------------------------
 
-        Args:
-            plan: None: in the place of a sandbox with the same number, which is reset.
-        """
-        with self._theirs:
-            control = self._theirs.fileno()
-            if plan is None:
-                self._gone = self._server.reset(self._number, control)
-            else:
-                self._gone = self._server.open(self._number, plan, control)
-        self._gone.add_done_callback(self._on_gone)
-        async with asyncio.timeout(self.spec.startup_s):
-            await self._up
-            if self.spec.network.mode != "none":
-                await self._let_out()
-
-    async def _let_out(self) -> None:
+    async def let_out(self) -> None:
         """Serves the sandbox's way out, which its supervisor has handed over."""
         policy = self.spec.network
-        listener, self._listener = self._listener, None
-        self._gate = await self._server.proxy.serve(listener, policy)
+        if policy.mode == "none":
+            return
+        listener, self.link.listener = self.link.listener, None
+        self._gate = await self.link.server.proxy.serve(listener, policy)
         found = await network.prepare(policy)
         self._env = {**self._env, **found.environment, **self.spec.env}
 
     async def network_log(self) -> list[Event]:
         """What was asked of the network so far; see `quintain.protocols.NetworkLog`."""
-        return [] if self._gate is None else self._gate.log.events()
+        return self._earlier + ([] if self._gate is None else self._gate.log.events())
 
     async def reset(self) -> NativeSandbox:
         """Ends every process and the writable layer; a new sandbox in the place of this one.
@@ -108,23 +95,20 @@ class NativeSandbox:
 
         Raises:
             SandboxError: it did not come up again; nothing is left then.
-            CapabilityError: it has a network.
+            CapabilityError: it has a network, or began with a snapshot.
         """
-        if self.spec.network.mode != "none":
+        if "reset" not in self.capabilities or self.spec.network.mode != "none":
             raise CapabilityError(
-                "a sandbox with a network is not reset: its proxy belongs to one use; "
+                "a sandbox with a network or one that began with a snapshot is not reset: "
                 "open a fresh one"
             )
         self.check()
-        heir = NativeSandbox(self.spec, self._number, self._server, self._user, self.missing)
+        old, new = self.link, Link(self.link.server, self.link.number)
+        heir = NativeSandbox(self.spec, new, self._ids, self.missing, self._backend)
         heir.groups = self.groups
-        self._closed = True
-        self._lose("it was reset")
-        if self._gone is not None:
-            self._gone.remove_done_callback(self._on_gone)
-            self._gone = None
+        old.abandon("it was reset")
         try:
-            await heir.start(None)
+            await new.start(None, self.spec.startup_s)
         except TimeoutError as error:
             await heir.close()
             raise SandboxTimeout(f"the reset took over {self.spec.startup_s} s") from error
@@ -136,71 +120,8 @@ class NativeSandbox:
             raise
         finally:
             # Not before: a supervisor that is hung up on would end before it can be replaced.
-            self._channel.close()
+            old.hang_up()
         return heir
-
-    # --- the supervisor's words -----------------------------------------------------------------
-
-    def _on_gone(self, gone: asyncio.Future[int]) -> None:
-        if gone.cancelled():
-            return
-        error = gone.exception()
-        if error is not None and not self._up.done():
-            self._up.set_exception(error)
-            return
-        self._lose(f"its supervisor is gone ({error or gone.result()})")
-
-    def _on_hang_up(self) -> None:
-        # Before it is up, the server knows why and will say so.
-        if self._up.done():
-            self._lose("its supervisor hung up")
-
-    def _told(self, kind: int, number: int, body: bytes, fds: list[int]) -> None:
-        if kind == wire.UP and not self._up.done():
-            if fds:
-                self._listener = socket.socket(fileno=fds[0])
-            self._up.set_result(None)
-        elif kind == wire.BROKEN and not self._up.done():
-            (code,) = wire.ERRNO.unpack_from(body)
-            self._up.set_exception(OSError(code, body[4:].decode("utf-8", "replace")))
-        elif kind in (wire.OPENED, wire.REFUSED):
-            self._answered(kind, number, body, fds)
-
-    def _answered(self, kind: int, number: int, body: bytes, fds: list[int]) -> None:
-        waiting = self._answers.pop(number, None)
-        if waiting is None or waiting.done():
-            for fd in fds:
-                os.close(fd)
-        elif kind == wire.OPENED:
-            waiting.set_result(fds[0])
-        else:
-            (code,) = wire.ERRNO.unpack_from(body)
-            waiting.set_exception(OSError(code, os.strerror(code)))
-
-    def _lose(self, why: str) -> None:
-        self._broken = self._broken or why
-        error = SandboxError(f"the sandbox is broken: {why}")
-        everyone: list[asyncio.Future[Any]] = [self._up, *self._answers.values()]
-        for waiting in everyone:
-            if not waiting.done():
-                waiting.set_exception(error)
-                waiting.exception()
-        self._answers.clear()
-
-    def _ask(self, kind: int, body: bytes, fds: tuple[int, ...] = ()) -> asyncio.Future[int]:
-        if self._closed or self._broken:
-            why = self._broken or "it was closed"
-            raise SandboxError(f"the sandbox cannot be used any more: {why}")
-        self._next += 1
-        answer: asyncio.Future[int] = self._loop.create_future()
-        self._answers[self._next] = answer
-        try:
-            self._channel.send(kind, self._next, body, fds)
-        except OSError as error:
-            self._answers.pop(self._next, None)
-            self._lose(f"its supervisor does not answer ({error})")
-            raise SandboxError(f"the sandbox is broken: {self._broken}") from error
-        return answer
 
     # --- commands -------------------------------------------------------------------------------
 
@@ -223,17 +144,20 @@ class NativeSandbox:
         limit_s = self.spec.exec_s if timeout_s is None else timeout_s
         data = stdin.encode() if isinstance(stdin, str) else stdin
         most = self.spec.max_output_bytes
+        await self.thawed()
+        link = self.link
         began = time.monotonic()
         out, err = Capture(self._loop, most), Capture(self._loop, most)
         feed, report = Feed(self._loop, data), Report(self._loop)
         try:
             fds = (feed.read_end, out.write_end, err.write_end, report.write_end)
             try:
-                answer = self._ask(wire.EXEC, self._request(argv, limit_s, env, cwd), fds)
+                request = self._request(argv, limit_s, env, cwd)
+                number, answer = link.ask(wire.EXEC, request, fds)
             finally:
                 for fd in fds:
                     os.close(fd)
-            record = await self._await_report(report, answer, limit_s)
+            record = await _await_report(link, report, number, answer, limit_s)
         finally:
             report.close()
             feed.close()
@@ -243,28 +167,24 @@ class NativeSandbox:
         wall_s = time.monotonic() - began
         return _result(record, argv, cwd or self.spec.workdir, out, err, wall_s, truncated)
 
+    async def thawed(self) -> None:
+        """Waits while the sandbox stands still for a snapshot."""
+        await self._turnstile.passed()
+
     def start_command(self, argv: Sequence[str], fds: tuple[int, ...]) -> int:
-        """Starts a command without a time limit; returns its number, for `tell`.
+        """Starts a command without a time limit; returns its number, for the link.
 
         Args:
             argv: program and arguments.
-            fds: its stdin, stdout and stderr, and where its minder reports.
+            fds: its stdin, stdout and stderr, where its minder reports, and what it gets as 4, 5…
         """
-        self._ask(wire.EXEC, self._request(argv, None, None, None), fds)
-        number = self._next
-        self._answers.pop(number)
+        number, _ = self.link.ask(wire.EXEC, self._request(argv, None, None, None), fds)
+        self.link.forget(number)
         return number
-
-    def tell(self, kind: int, number: int, body: bytes = b"") -> None:
-        """Sends the supervisor a word that has no answer."""
-        with contextlib.suppress(OSError):
-            self._channel.send(kind, number, body)
 
     def check(self) -> None:
         """Raises SandboxError if the sandbox is broken."""
-        self._channel.poll()
-        if self._broken:
-            raise SandboxError(f"the sandbox is broken: {self._broken}")
+        self.link.check()
 
     async def session(self) -> ShellSession:
         """A persistent shell; several may run side by side.
@@ -274,7 +194,16 @@ class NativeSandbox:
         """
         self._sessions += 1
         session = ShellSession(self, f"/run/session-{self._sessions}")
-        await self.write(f"/run/session-{self._sessions}/script", "")
+        await session.start()
+        return session
+
+    async def python(self) -> PythonSession:
+        """A persistent Python interpreter; several may run side by side.
+
+        Raises:
+            SandboxError: the sandbox is broken, or has no Python.
+        """
+        session = PythonSession(self)
         await session.start()
         return session
 
@@ -294,35 +223,6 @@ class NativeSandbox:
         head = wire.EXEC_HEAD.pack(limit_ms, self._user, self._user, 0, len(argv), len(pairs))
         return head + b"".join(wire.text(word) for word in (where, *argv, *pairs))
 
-    async def _await_report(
-        self, report: Report, answer: asyncio.Future[int], limit_s: float
-    ) -> bytes:
-        number = self._next
-        try:
-            async with asyncio.timeout(limit_s + GRACE_S):
-                record = await report.record
-        except TimeoutError:
-            self.tell(wire.KILL, number)
-            try:
-                async with asyncio.timeout(GRACE_S):
-                    await report.record
-            except TimeoutError as error:
-                self._lose("a command could not be killed")
-                raise SandboxTimeout("the sandbox is broken: no command can be killed") from error
-            return wire.STATUS.pack(9, 0, 0, wire.TIMED_OUT, 0, 0, 0, 0)
-        finally:
-            self._answers.pop(number, None)
-        if len(record) == wire.STATUS.size:
-            return record
-        self._channel.poll()
-        if answer.done():
-            reason = answer.exception()
-            if isinstance(reason, OSError) and not isinstance(reason, SandboxError):
-                return wire.STATUS.pack(0, reason.errno, wire.AT_FORK, 0, 0, 0, 0, 0)
-        if self._broken:
-            raise SandboxError(f"the sandbox is broken: {self._broken}")
-        return wire.STATUS.pack(9, 0, 0, 0, 0, 0, 0, 0)
-
     # --- files ----------------------------------------------------------------------------------
 
     def _path(self, path: str) -> str:
@@ -335,10 +235,8 @@ class NativeSandbox:
             raise ValueError(f"a NUL byte in the path {path!r}")
         body = wire.FILE_HEAD.pack(purpose, mode, self._user, self._user) + wire.text(where)
         try:
-            async with asyncio.timeout(GRACE_S + self.spec.startup_s):
-                return await self._ask(wire.FILE, body)
-        except TimeoutError as error:
-            raise SandboxTimeout(f"the sandbox did not open {path!r} in time") from error
+            within_s = GRACE_S + self.spec.startup_s
+            return await self.link.answer(wire.FILE, body, within_s, f"open {path!r}")
         except SandboxError:
             raise
         except OSError as error:
@@ -360,16 +258,17 @@ class NativeSandbox:
     async def write(self, path: str, data: bytes | str, *, mode: int = 0o644) -> None:
         """Writes a file, making its folders; see `quintain.protocols.Sandbox.write`."""
         content = data.encode() if isinstance(data, str) else data
-        fd = await self.open_file(path, wire.REPLACE, mode)
-        try:
-            if len(content) <= INLINE_BYTES:
-                _write_all(fd, content)
-            else:
-                await asyncio.to_thread(_write_all, fd, content)
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, path) from None
-        finally:
-            os.close(fd)
+        async with self._turnstile.shared():
+            fd = await self.open_file(path, wire.REPLACE, mode)
+            try:
+                if len(content) <= INLINE_BYTES:
+                    _write_all(fd, content)
+                else:
+                    await asyncio.to_thread(_write_all, fd, content)
+            except OSError as error:
+                raise OSError(error.errno, error.strerror, path) from None
+            finally:
+                os.close(fd)
 
     async def survey(self) -> dict[str, str]:
         """What there is inside, as one digest an aspect; see `quintain.protocols.Resettable`.
@@ -389,22 +288,100 @@ class NativeSandbox:
         finally:
             os.close(fd)
 
+    async def upload(self, source: str | Path, target: str = ".") -> Transfer:
+        """Copies a file or a folder in; see `quintain.protocols.Transfers.upload`."""
+        return await transfer.upload(self, Path(source), target)
+
+    async def download(
+        self, source: str, target: str | Path, *, max_bytes: int = 100_000_000
+    ) -> Transfer:
+        """Copies a file or a folder out; see `quintain.protocols.Transfers.download`."""
+        try:
+            fd = await self.open_file(source, wire.FOLDER)
+        except FileNotFoundError:
+            raise
+        except SandboxError:
+            raise
+        except OSError:
+            fd = await self.open_file(source)
+        try:
+            return await asyncio.to_thread(transfer.download, fd, source, Path(target), max_bytes)
+        finally:
+            os.close(fd)
+
+    # --- snapshots ------------------------------------------------------------------------------
+
+    async def snapshot(self) -> Snapshot:
+        """Everything written so far; see `quintain.protocols.Snapshots.snapshot`."""
+        async with self._turnstile.exclusive():
+            within_s = FREEZE_S + self.spec.startup_s
+            try:
+                fd = await self.link.answer(wire.FREEZE, b"", within_s, "stand still")
+            except SandboxError:
+                raise
+            except OSError as error:
+                raise SandboxError(f"the sandbox cannot be frozen: {error.strerror}") from error
+            try:
+                return await asyncio.to_thread(take, fd, self.spec, self._ids)
+            finally:
+                self.link.tell(wire.THAW, 0)
+                os.close(fd)
+
+    async def restore(self, taken: Snapshot) -> None:
+        """Goes back to a snapshot; see `quintain.protocols.Snapshots.restore`."""
+        async with self._turnstile.exclusive():
+            self.check()
+            if not taken.fits(self.spec):
+                raise ConfigError("a snapshot fits sandboxes on the base that it was taken from")
+            link, ids = await self._backend.link(self.spec, taken)
+            old, self.link, self._ids = self.link, link, ids
+            self.capabilities = self.capabilities - {"reset"}
+            self.groups = self._backend.groups_of(link)
+            await old.close()
+            if self._gate is not None:
+                self._earlier += self._gate.log.events()
+                await self._gate.close()
+            await self.let_out()
+
+    async def fork(self) -> NativeSandbox:
+        """A second sandbox that holds the same; see `quintain.protocols.Forks.fork`."""
+        with await self.snapshot() as taken:
+            return await self._backend.open(self.spec, snapshot=taken)
+
     async def close(self) -> None:
         """Ends every process and removes everything; may be called twice."""
-        if not self._closed:
-            self._closed = True
-            self._lose("it was closed")
-            self._server.end(self._number)
-            self._channel.close()
-            if self._listener is not None:
-                self._listener.close()
-            if self._gate is not None:
-                await self._gate.close()
-        if self._gone is None:
-            return
-        done, _ = await asyncio.wait([self._gone], timeout=CLOSE_S)
-        if not done:
-            raise SandboxTimeout(f"a sandbox was not gone {CLOSE_S} s after it was closed")
+        await self.link.close()
+        if self._gate is not None:
+            await self._gate.close()
+
+
+async def _await_report(
+    link: Link, report: Report, number: int, answer: asyncio.Future[int], limit_s: float
+) -> bytes:
+    try:
+        async with asyncio.timeout(limit_s + GRACE_S):
+            record = await report.record
+    except TimeoutError:
+        link.tell(wire.KILL, number)
+        try:
+            async with asyncio.timeout(GRACE_S):
+                await report.record
+        except TimeoutError as error:
+            link.lose("a command could not be killed")
+            raise SandboxTimeout("the sandbox is broken: no command can be killed") from error
+        return wire.STATUS.pack(9, 0, 0, wire.TIMED_OUT, 0, 0, 0, 0)
+    finally:
+        link.forget(number)
+    if len(record) == wire.STATUS.size:
+        return record
+    link.poll()
+    if answer.done():
+        reason = answer.exception()
+        if isinstance(reason, OSError) and not isinstance(reason, SandboxError):
+            return wire.STATUS.pack(0, reason.errno, wire.AT_FORK, 0, 0, 0, 0, 0)
+    if link.broken:
+        raise SandboxError(f"the sandbox is broken: {link.broken}")
+    return wire.STATUS.pack(9, 0, 0, 0, 0, 0, 0, 0)
 
 
 def _read_all(fd: int, max_bytes: int) -> bytes:
@@ -434,7 +411,7 @@ def _result(
 ) -> ExecResult:
     status, code, where, flags, cpu_us, _, ooms, refused = wire.STATUS.unpack(record)
     killed: Killed = ""
-    stderr = bytes(err.data)
+    stderr = err.data
     exit_code = os.waitstatus_to_exitcode(status)
     if code:
         exit_code = 127 if code == errno.ENOENT and where == wire.AT_EXEC else 126
@@ -450,7 +427,7 @@ def _result(
         killed = "pids"
     return ExecResult(
         exit_code=exit_code,
-        stdout=bytes(out.data),
+        stdout=out.data,
         stderr=stderr,
         wall_s=wall_s,
         cpu_s=cpu_us / 1e6,

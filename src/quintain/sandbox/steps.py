@@ -14,6 +14,7 @@ from typing import ClassVar
 
 from quintain.sandbox import wire
 from quintain.sandbox.kernel import CALL, check, die_with_parent, libc, prctl, write_file
+from quintain.sandbox.landlock import allow_below, create_ruleset, restrict_self
 
 MS_MOVE = 8192
 
@@ -34,6 +35,7 @@ class Steps:
         """Whether the plan is carried out once more: its control groups are there."""
         self.keep_net = False
         """Whether this process is in the network namespace that it keeps."""
+        self.rules = -1
         self.minders: dict[int, int] = {}
         """PID of a minder to the id of its command."""
 
@@ -165,6 +167,27 @@ class Steps:
         self.listener.bind(("127.0.0.1", a))
         self.listener.listen(b)
 
+    def _offer(self, _f: int, _a: int, _b: int, _c: int, s: list[str], _r: list[bytes]) -> None:
+        assert self.control is not None
+        layer = os.open(s[0], os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            wire.send(self.control, wire.FILL, 0, b"", (layer,))
+        finally:
+            os.close(layer)
+        answer = wire.receive(self.control)
+        if answer is None or answer[0] != wire.FILLED:
+            raise OSError(errno.ECANCELED, "the owner did not fill the layer")
+
+    def _rules(self, _f: int, a: int, b: int, c: int, _s: list[str], _r: list[bytes]) -> None:
+        self.rules = create_ruleset(a, b, c)
+
+    def _allow(self, _f: int, a: int, _b: int, _c: int, s: list[str], _r: list[bytes]) -> None:
+        allow_below(self.rules, s[0], a)
+
+    def _restrict(self, _f: int, _a: int, _b: int, _c: int, _s: list[str], _r: list[bytes]) -> None:
+        restrict_self(self.rules)
+        os.close(self.rules)
+
     def _nothing(self, _f: int, _a: int, _b: int, _c: int, _s: list[str], _r: list[bytes]) -> None:
         """A step for the server."""
 
@@ -195,4 +218,8 @@ class Steps:
         wire.BASE: ("base", _nothing),
         wire.ENTER: ("enter", _enter),
         wire.LISTEN: ("listen", _listen),
+        wire.OFFER: ("fill", _offer),
+        wire.RULES: ("landlock rules", _rules),
+        wire.ALLOW: ("landlock rule", _allow),
+        wire.RESTRICT: ("landlock", _restrict),
     }

@@ -20,6 +20,7 @@ import time
 import warnings  # noqa: F401 - os.execvpe imports it, when no file can be found any more
 
 from quintain.sandbox import wire
+from quintain.sandbox.freeze import freeze, thaw
 from quintain.sandbox.kernel import (
     close_from,
     confine,
@@ -41,6 +42,9 @@ PROC_MAGIC = 0x9FA0
 
 class Supervisor(Steps):
     """The first process of a sandbox, from its birth to its death."""
+
+    stopped: frozenset[int] = frozenset()
+    """What stood still already before a freeze."""
 
     def drop_bounding_set(self) -> None:
         """Nothing started from here on can ever gain a capability."""
@@ -94,6 +98,11 @@ class Supervisor(Steps):
                 self._open(number, body)
             elif kind == wire.KILL:
                 self._kill(number, body)
+            elif kind == wire.FREEZE:
+                self.stopped = freeze()
+                self._open_layer(number)
+            elif kind == wire.THAW:
+                thaw(self.stopped)
         except OSError as error:
             what = wire.ERRNO.pack(error.errno or errno.EIO)
             wire.send(self.control, wire.REFUSED, number, what)
@@ -186,7 +195,7 @@ class Minder:
         strings, _ = wire.take(body, wire.EXEC_HEAD.size, 1 + argc + envc)
         self.cwd, self.argv, self.env = strings[0], strings[1 : 1 + argc], strings[1 + argc :]
         self.timeout_s = timeout_ms / 1000 if timeout_ms else None
-        self.stdin, self.stdout, self.stderr, self.report = fds
+        self.stdin, self.stdout, self.stderr, self.report, *self.extra = fds
         self.child = -1
         self.status: int | None = None
 
@@ -205,7 +214,7 @@ class Minder:
             error, where = reason.errno or errno.EAGAIN, wire.AT_FORK
         if self.child == 0:
             self._become(failed_w)
-        for fd in (self.stdin, self.stdout, self.stderr, failed_w):
+        for fd in (self.stdin, self.stdout, self.stderr, *self.extra, failed_w):
             os.close(fd)
         if self.child > 0:
             flags |= self._watch(wake_r, began)
@@ -289,16 +298,13 @@ class Minder:
             for kind, soft, hard in self.supervisor.limits:
                 resource.setrlimit(kind, (soft, hard))
             os.umask(0o022)
-            stdio = [
-                fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 100)
-                for fd in (self.stdin, self.stdout, self.stderr)
-            ]
-            failed = fcntl.fcntl(failed, fcntl.F_DUPFD_CLOEXEC, 100)
-            for at, fd in enumerate(stdio):
-                os.dup2(fd, at)
-            os.dup2(failed, 3, inheritable=False)
+            stdio = [_own_null(fd) for fd in (self.stdin, self.stdout, self.stderr)]
+            wanted = [*stdio, failed, *self.extra]
+            high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 100) for fd in wanted]
+            for at, fd in enumerate(high):
+                os.dup2(fd, at, inheritable=at != 3)
             failed = 3
-            close_from(4)
+            close_from(len(high))
             drop(self.uid, self.gid)
             where = wire.AT_CHDIR
             os.chdir(self.cwd)
@@ -311,6 +317,17 @@ class Minder:
             os.write(failed, struct.pack("<II", error.errno or errno.EIO, where))
         finally:
             os._exit(127)
+
+
+def _own_null(fd: int) -> int:
+    """The sandbox's own null device in place of the host's."""
+    state = os.fstat(fd)
+    if not stat.S_ISCHR(state.st_mode) or state.st_rdev != os.makedev(1, 3):
+        return fd
+    try:
+        return os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return fd
 
 
 def kill_tree(supervisor: Supervisor, spared: set[int], minder: Minder | None = None) -> bool:

@@ -24,9 +24,9 @@ INIT, OPEN, CLOSE, RESET = 1, 2, 3, 4
 # server -> owner
 READY, FAILED, GONE = 8, 9, 10
 # owner -> supervisor
-EXEC, FILE, KILL = 16, 17, 18
+EXEC, FILE, KILL, FREEZE, THAW, FILLED = 16, 17, 18, 19, 20, 21
 # supervisor -> owner
-UP, BROKEN, OPENED, REFUSED = 32, 33, 34, 35
+UP, BROKEN, OPENED, REFUSED, FILL = 32, 33, 34, 35, 36
 
 IN_MEMORY = 0x80000000
 MAX_FRAME = 60_000
@@ -37,7 +37,8 @@ STEP = struct.Struct("<BBHIII")
 LENGTH = struct.Struct("<I")
 ERRNO = struct.Struct("<I")
 EXEC_HEAD = struct.Struct("<IIIIII")
-"""timeout in ms (0: none), uid, gid, flags, argument count, environment count; then the strings."""
+"""timeout in ms (0: none), uid, gid, flags, argument count, environment count; then the strings.
+Beside it: stdin, stdout, stderr, where the minder reports, and what the command gets as 4, 5, …"""
 FILE_HEAD = struct.Struct("<IIII")
 """What for (`READ`, `REPLACE`, `TAKE`, `FOLDER`), mode, uid, gid; then the path."""
 KILL_BODY = struct.Struct("<IIQ")
@@ -57,11 +58,14 @@ AT_FORK, AT_CHDIR, AT_EXEC, AT_DROP = 1, 2, 3, 4
 # steps of a plan
 MKDIR, WRITE, LINK, UNSHARE, MOUNT, PIVOT, MKNOD, HOSTNAME = 1, 2, 3, 4, 5, 6, 7, 8
 LOOPBACK, USERNS, COUNTER, RLIMIT, FILTER, CLEAN, JOIN, UMOUNT = 9, 10, 11, 12, 13, 14, 15, 16
-UNLINK, KEEP, BASE, ENTER, LISTEN = 17, 18, 19, 20, 21
+UNLINK, KEEP, BASE, ENTER, LISTEN, OFFER, RULES, ALLOW = 17, 18, 19, 20, 21, 22, 23, 24
+RESTRICT = 25
 """`BASE` parts a sandbox's plan: the server itself carries out what comes before (control groups),
 then lets the supervisor be born in the mount namespace that it names and that a plan of its own
 makes once; `ENTER` makes a folder the root by moving it over the old one. `LISTEN` makes a socket
-on a port of 127.0.0.1 inside, which goes to the owner with `UP`."""
+on a port of 127.0.0.1 inside, which goes to the owner with `UP`. `OFFER` hands the writable layer
+to the owner (`FILL`), who puts a snapshot into it (`FILLED`). `RULES`, `ALLOW` and `RESTRICT` are
+the three calls of Landlock."""
 
 KEPT_FD, LAYER_FD = 50, 51
 """Where `KEEP` holds a folder open: until the supervisor is up; with `a=1` as long as it lives."""
