@@ -120,7 +120,7 @@ def stage_plan(*, rootless: bool) -> wire.Plan:
         plan.write(f"{STAGED}/network/{name}", Path(trusted).read_bytes(), create=True)
     plan.link(f"{HOST.lstrip('/')}/proc", "/proc")
     plan.write(f"{STAGED}/nothing", "", create=True)
-    _stage_etc(plan, f"{STAGED}/etc")
+    stage_etc(plan, f"{STAGED}/etc")
     if rootless:
         plan.mkdir(f"{STAGED}/dev")
         for name in DEVICES:
@@ -130,7 +130,7 @@ def stage_plan(*, rootless: bool) -> wire.Plan:
     return plan
 
 
-def _stage_etc(plan: wire.Plan, etc: str) -> None:
+def stage_etc(plan: wire.Plan, etc: str) -> None:
     plan.mkdir(etc)
     files: dict[str, str | bytes] = {
         "passwd": "root:x:0:0:root:/root:/bin/sh\n"

@@ -32,7 +32,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { SETUP = 1, EXEC, INPUT, KILL, READ, WRITE, DATA, SIGNAL };
+enum { SETUP = 1, EXEC, INPUT, KILL, READ, WRITE, DATA };
 enum { UP = 16, BROKEN, OUT, EXIT, REFUSED, PIECE, DONE, WANT };
 enum { AT_FORK = 1, AT_DROP, AT_CHDIR, AT_EXEC };
 enum { TIMED_OUT = 1, CUT_OUT = 2, CUT_ERR = 4, UNKILLABLE = 8, TOO_MANY = 16 };
@@ -219,6 +219,15 @@ static int drop_rights(void) {
   return 0;
 }
 
+/* Sets a limit, or keeps the container's own where that is lower. */
+static int lower_limit(int kind, struct rlimit wanted) {
+  struct rlimit have;
+  if (getrlimit(kind, &have) < 0) return -1;
+  if (wanted.rlim_max > have.rlim_max) wanted.rlim_max = have.rlim_max;
+  if (wanted.rlim_cur > wanted.rlim_max) wanted.rlim_cur = wanted.rlim_max;
+  return setrlimit(kind, &wanted);
+}
+
 static void close_but(int first) {
 #ifdef SYS_close_range
   if (syscall(SYS_close_range, first, ~0u, 0) == 0) return;
@@ -244,7 +253,7 @@ static void become(struct request *r, int failed) {
     close(score);
   }
   for (uint32_t i = 0; i < limit_count; i++)
-    if (setrlimit((int)limits[i].kind, &limits[i].value) < 0) goto fail;
+    if (lower_limit((int)limits[i].kind, limits[i].value) < 0) goto fail;
   umask(022);
   signal(SIGPIPE, SIG_DFL);
   sigset_t none;
