@@ -146,7 +146,7 @@ class Engine:
         return words
 
     async def attach(self, container: str) -> AttachedLink:
-        """The stream of a container's first process, from before it starts.
+        """The stream of a container's first process, which waits for its owner's first word.
 
         Raises:
             EngineError: it cannot be attached to.

@@ -90,8 +90,8 @@ class EngineBackend:
         sandbox: ContainedSandbox | None = None
         try:
             await use.engine.call("POST", "/containers/create", query={"name": name}, body=body)
-            container.link = await use.engine.attach(name)
             await use.engine.call("POST", f"/containers/{name}/start")
+            container.link = await use.engine.attach(name)
             env = {**layout.environment(spec), **image.env, **spec.env}
             frame = setup.first_frame(spec)
             sandbox = ContainedSandbox(spec, container, frame, env, missing, use.boxes.discard)
@@ -245,7 +245,8 @@ class EngineBackend:
         return found if runtime is None else {**found, "Runtime": runtime}
 
     def _tmpfs(self, size: int) -> str:
-        return f"rw,exec,nosuid,nodev,size={size},nr_inodes={max(64, size >> 12)},mode=1777"
+        """The options of a place to write."""
+        return f"rw,exec,nosuid,nodev,size={size},mode=1777,nr_inodes={max(64, size >> 12)}"
 
 
 class DockerBackend(EngineBackend):
@@ -264,6 +265,16 @@ class PodmanBackend(EngineBackend):
     variable = "CONTAINER_HOST"
     sockets = ("{run}/podman/podman.sock", "/run/podman/podman.sock")
     start_hint = "Start `podman system service --time=0`, or say where it is with CONTAINER_HOST"
+
+    def _host_config(self, spec: SandboxSpec, image: Image) -> dict[str, Json]:
+        # Its own defaults may be more than its host allows; commands get lower ones anyhow.
+        limits = {"nofile": 4096, "nproc": 16_384}
+        ulimits = [{"Name": name, "Soft": most, "Hard": most} for name, most in limits.items()]
+        return {**super()._host_config(spec, image), "Ulimits": ulimits}
+
+    def _tmpfs(self, size: int) -> str:
+        # It knows no nr_inodes: what empty files cost is counted as the container's memory.
+        return super()._tmpfs(size).rpartition(",")[0]
 
 
 class EngineContainer:

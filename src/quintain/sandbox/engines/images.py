@@ -11,7 +11,7 @@ from typing import IO
 from urllib.parse import quote
 
 from quintain.errors import CapabilityError, ConfigError
-from quintain.record import Json
+from quintain.record import Json, digest
 from quintain.sandbox.engines import rootfs
 from quintain.sandbox.engines.api import Engine, EngineError
 from quintain.sandbox.images.recipe import Recipe
@@ -75,15 +75,15 @@ class Images:
 
     async def _host_view(self) -> Image:
         data = await asyncio.to_thread(lambda: rootfs.tar(rootfs.view()))
-        key = rootfs.digest("view", data)
-        found = await self._find(f"{REPOSITORY}/view:{key}")
+        key = digest("view", data)
+        found = await self._find(_name("view", key))
         found = found or await self._import(data, "view", key)
         return Image(found.id, {}, host=True)
 
     async def _base(self, name: str) -> Image:
         if os.path.exists(name):
             key = await asyncio.to_thread(rootfs.identity, name)
-            found = await self._find(f"{REPOSITORY}/rootfs:{key}")
+            found = await self._find(_name("rootfs", key))
             if found is not None:
                 return found
             if os.path.isdir(name):
@@ -110,9 +110,9 @@ class Images:
         return await self._need(tagged)
 
     async def _import(self, data: bytes | IO[bytes], kind: str, key: str) -> Image:
-        query = {"fromSrc": "-", "repo": f"{REPOSITORY}/{kind}", "tag": key}
+        query = {"fromSrc": "-", "repo": _name(kind, key)}
         await self._engine.progress("/images/create", query=query, data=data, timeout_s=BUILD_S)
-        return await self._need(f"{REPOSITORY}/{kind}:{key}")
+        return await self._need(_name(kind, key))
 
     async def _load(self, file: IO[bytes], key: str) -> Image:
         words = await self._engine.progress("/images/load", query={}, data=file, timeout_s=BUILD_S)
@@ -120,13 +120,13 @@ class Images:
         name = said.partition("Loaded image")[2].partition(":")[2].split()
         if not name:
             raise ConfigError(f"the engine found no image in the archive: {said[-500:]}")
-        query = {"repo": f"{REPOSITORY}/rootfs", "tag": key}
+        query = {"repo": _name("rootfs", key), "tag": "latest"}
         await self._engine.call("POST", f"/images/{quote(name[0])}/tag", query=query)
-        return await self._need(f"{REPOSITORY}/rootfs:{key}")
+        return await self._need(_name("rootfs", key))
 
     async def _build(self, spec: SandboxSpec, base: Image | None) -> Image:
         recipe = await asyncio.to_thread(Recipe.of, spec, base.id if base else "")
-        tag = f"{REPOSITORY}/built:{recipe.key}"
+        tag = _name("built", recipe.key)
         found = await self._find(tag)
         if found is not None:
             return found
@@ -152,6 +152,11 @@ class Images:
         if found is None:
             raise EngineError(404, f"the engine said it made {name}, and has none")
         return found
+
+
+def _name(kind: str, key: str) -> str:
+    """The name of an image that was made here; no tag, which Podman ignores at an import."""
+    return f"{REPOSITORY}/{kind}-{key}"
 
 
 def _packed(folder: str) -> IO[bytes]:
