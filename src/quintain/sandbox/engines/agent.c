@@ -21,7 +21,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/fsuid.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
@@ -500,8 +499,10 @@ static void reap(void) {
 
 /* Acts as the user for a while, so that the kernel judges the path as it would for a command. */
 static void act_as(uint32_t uid, uint32_t gid) {
-  setfsgid(gid);
-  setfsuid(uid);
+  const uid_t same = (uid_t)-1;
+  if (uid == 0 && setresuid(same, 0, same) < 0) _exit(3);
+  if (setresgid(same, gid, same) < 0) _exit(3);
+  if (uid != 0 && setresuid(same, uid, same) < 0) _exit(3);
 }
 
 static int open_in(const char *path, int flags, uint32_t mode) {

@@ -44,8 +44,14 @@ def uid(spec: SandboxSpec) -> int:
     return users[spec.user]
 
 
-def first_frame(spec: SandboxSpec, *, watched_pids: int = 0) -> bytes:
-    """The agent's set-up for a spec."""
+def first_frame(spec: SandboxSpec, *, own_kernel: bool = False) -> bytes:
+    """The agent's set-up for a spec.
+
+    Args:
+        spec: what is wanted.
+        own_kernel: for gVisor, which has fewer limits, and no control groups inside: there the
+            agent counts processes and kills a command's tree when there are too many.
+    """
     disk = spec.disk_mb << 20
     limits = {
         resource.RLIMIT_CORE: (0, 0),
@@ -55,7 +61,10 @@ def first_frame(spec: SandboxSpec, *, watched_pids: int = 0) -> bytes:
         resource.RLIMIT_FSIZE: (disk, disk),
         resource.RLIMIT_STACK: (8 << 20, 64 << 20),
     }
-    return frames.setup(uid(spec), program(), limits, watched_pids)
+    if own_kernel:
+        del limits[resource.RLIMIT_MSGQUEUE]
+    watched = spec.max_pids + OWN_PROCESSES if own_kernel else 0
+    return frames.setup(uid(spec), program(), limits, watched)
 
 
 def shares(spec: SandboxSpec) -> dict[str, int]:

@@ -1,0 +1,309 @@
+"""OCI runtimes without an engine: runc, crun, and gVisor's runsc.
+
+A sandbox is a bundle in a folder of its owner. A small script in a mount namespace of its own
+mounts the sized disk and the overlay, runs the runtime in the foreground, and removes the bundle.
+The container's first process has the owner's pipe as its stdin: when the owner is gone the agent
+ends, the runtime then removes its state and control group, the script the bundle, and the mounts go
+with their namespace. What a killed script leaves is swept at the next start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+from quintain.errors import CapabilityError, ConfigError, IsolationError, SandboxError
+from quintain.protocols import Probe
+from quintain.record import Json
+from quintain.sandbox import cgroups, layout, probe
+from quintain.sandbox.engines import bundle, rootfs, setup
+from quintain.sandbox.engines.contained import ContainedSandbox
+from quintain.sandbox.engines.pipes import PipeLink
+from quintain.sandbox.engines.program import agent
+from quintain.task import SandboxSpec
+
+BASE = "/run/quintain"
+CALL_S = 30.0
+SCRIPT = r"""
+set -e
+folder=$1 size=$2 inodes=$3 lower=$4 owner=$5 user=$6 workdir=$7 unified=$8
+shift 8
+cd "$folder"
+mkdir disk root
+mount -t tmpfs -o "nosuid,nodev,size=$size,nr_inodes=$inodes,mode=755" quintain disk
+mkdir disk/upper disk/work disk/shm disk/tmp
+mkdir -p "disk/upper/$workdir" disk/upper/home/sandbox disk/upper/proc disk/upper/dev
+mkdir -p disk/upper/sys/fs/cgroup
+: >disk/upper/.agent
+chmod 1777 disk/shm disk/tmp
+chown -R "$owner:$owner" disk
+chown "$user:$user" "disk/upper/$workdir" disk/upper/home/sandbox
+mount -t overlay -o "nosuid,nodev,lowerdir=$lower,upperdir=disk/upper,workdir=disk/work" overlay root
+if [ "$unified" != "" ]; then umount "$unified"; fi
+set +e
+"$@"
+code=$?
+cd /
+umount -l "$folder/root" "$folder/disk"
+rm -rf "$folder"
+exit $code
+"""
+"""Its last arguments are the runtime's command line."""
+
+
+class OciBackend:
+    """Opens sandboxes with an OCI runtime.
+
+    Args:
+        runtime: "runc", "crun" or "gvisor".
+        allow_weaker: go on where a limit cannot be enforced, instead of refusing by name.
+        program: the runtime's program; by default found on the PATH.
+    """
+
+    def __init__(
+        self, runtime: str = "runc", *, allow_weaker: bool = False, program: str | None = None
+    ) -> None:
+        if runtime not in bundle.KINDS:
+            known = ", ".join(bundle.KINDS)
+            raise ConfigError(f"OCI runtime {runtime!r}: expected one of {known}")
+        self.name = runtime
+        self.kind = bundle.KINDS[runtime]
+        self.allow_weaker = allow_weaker
+        self.program = program or shutil.which(self.kind.program) or ""
+        self._boxes: set[ContainedSandbox] = set()
+        self._numbers = 0
+        self._folder = ""
+
+    async def open(self, spec: SandboxSpec) -> ContainedSandbox:
+        """A fresh sandbox; see `quintain.protocols.SandboxBackend.open`."""
+        missing = self._missing(spec)
+        self._refuse(spec, missing)
+        await asyncio.to_thread(self._ready)
+        lower = await asyncio.to_thread(self._lower, spec)
+        self._numbers += 1
+        name = f"{os.path.basename(self._folder)}-{self._numbers}"
+        place = bundle.Place(
+            f"{self._folder}/{self._numbers}",
+            f"{cgroups.PREFIX}{name}",
+            0 if self.kind.own_kernel else 0x68000000 + (os.getpid() % 32768) * 4096
+            + self._numbers % 2048 * 2,
+            f"{self._folder}/view" if spec.image is None else "",
+        )  # fmt: skip
+        await asyncio.to_thread(self._lay, spec, place)
+        argv = self._command(spec, place, lower, name)
+        container = RuntimeContainer(self._runtime(), name, place.folder)
+        sandbox: ContainedSandbox | None = None
+        try:
+            container.link = await PipeLink.start(argv)
+            frame = setup.first_frame(spec, own_kernel=self.kind.own_kernel)
+            env = layout.environment(spec)
+            sandbox = ContainedSandbox(spec, container, frame, env, missing, self._boxes.discard)
+            self._boxes.add(sandbox)
+            await sandbox.start()
+        except BaseException:
+            await asyncio.shield(sandbox.close() if sandbox else container.remove())
+            raise
+        return sandbox
+
+    async def probe(self) -> Probe:
+        """Opens a sandbox and attacks it; says what holds, and what to do about the rest."""
+        missing = self._missing(probe.SPEC)
+        advice = f"run as root, with {self.kind.program} (Debian: apt-get install "
+        advice += f"{self.kind.package})"
+        details: dict[str, Json] = {"program": self.program}
+        if self.program:
+            told = await asyncio.to_thread(self._run, ["--version"])
+            details["version"] = told.splitlines()[0] if told else ""
+        weaker = OciBackend(self.name, allow_weaker=True, program=self.program or None)
+        try:
+            return await probe.probe(weaker, missing, advice, details)
+        finally:
+            await weaker.close()
+
+    async def close(self) -> None:
+        """Ends every sandbox of this backend."""
+        await asyncio.gather(*(box.close() for box in list(self._boxes)))
+        if self._folder:
+            await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
+            self._folder = ""
+
+    def _missing(self, spec: SandboxSpec) -> dict[str, str]:
+        found = dict(cgroups.find().missing)
+        names = {"memory": "memory_mb", "pids": "max_pids", "cpu": "cpus"}
+        missing = {names[name]: why for name, why in found.items()}
+        if spec.isolation == "microvm" or (
+            spec.isolation == "gvisor" and not self.kind.own_kernel
+        ):
+            missing[spec.isolation] = f"{self.name} does not isolate by that"
+        return missing
+
+    def _refuse(self, spec: SandboxSpec, missing: dict[str, str]) -> None:
+        hard: dict[str, str] = {}
+        if not self.program:
+            hard[self.kind.program] = f"not found; Debian: apt-get install {self.kind.package}"
+        if os.geteuid() != 0:
+            hard["root"] = "the bundle's mounts and control groups need root"
+        if spec.network.mode != "none":
+            hard["network"] = f"mode {spec.network.mode!r} is not built for this backend"
+        if spec.isolation in missing:
+            hard[spec.isolation] = missing[spec.isolation]
+        refused = hard if self.allow_weaker else {**missing, **hard}
+        if refused:
+            listed = "; ".join(f"{name}: {why}" for name, why in refused.items())
+            raise IsolationError(f"{self.name} cannot enforce {listed}", tuple(refused))
+        if spec.needs_build:
+            raise CapabilityError(f"{self.name}: give a built root file system as `image`")
+        setup.uid(spec)
+
+    def _runtime(self) -> list[str]:
+        return [self.program, *self.kind.flags, "--root", f"{self._folder}/state"]
+
+    def _run(self, arguments: list[str]) -> str:
+        run = subprocess.run(
+            [self.program, *arguments], capture_output=True, timeout=CALL_S, text=True
+        )
+        return run.stdout + run.stderr
+
+    def _ready(self) -> None:
+        """Makes this backend's folder, once; sweeps those of dead owners."""
+        if self._folder:
+            return
+        agent()
+        sweep()
+        started = cgroups.start_time(os.getpid())
+        at = 0
+        os.makedirs(BASE, mode=0o755, exist_ok=True)
+        while not self._folder:
+            folder = f"{BASE}/{os.getpid()}-{started}-{self.name}-{at}"
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(folder, 0o711)
+                self._folder = folder
+            at += 1
+        os.mkdir(f"{self._folder}/view", 0o755)
+        rootfs.lay(rootfs.view(), f"{self._folder}/view")
+
+    def _lower(self, spec: SandboxSpec) -> str:
+        if spec.image is None:
+            return f"{self._folder}/view"
+        path = os.path.realpath(spec.image)
+        if not os.path.isdir(path):
+            raise ConfigError(
+                f"image {spec.image!r}: expected a folder with a root file system, found none"
+            )
+        # The overlay's option has ':' and ',' for itself.
+        return re.sub(r"([\\:,])", r"\\\1", path)
+
+    def _lay(self, spec: SandboxSpec, place: bundle.Place) -> None:
+        os.mkdir(place.folder, 0o711)
+        content = json.dumps(bundle.config(spec, self.kind, place))
+        Path(place.folder, "config.json").write_text(content)
+
+    def _command(
+        self, spec: SandboxSpec, place: bundle.Place, lower: str, name: str
+    ) -> list[str]:
+        user = place.first_id + (1 if setup.uid(spec) else 0)
+        if self.kind.own_kernel:
+            user = setup.uid(spec)
+        unified = "/sys/fs/cgroup/unified"
+        hybrid = self.kind.unified_off and os.path.ismount(unified)
+        words = [
+            place.folder, str(spec.disk_mb << 20), str(max(4096, spec.disk_mb * 256)), lower,
+            str(place.first_id), str(user), spec.workdir.lstrip("/"), unified if hybrid else "",
+        ]  # fmt: skip
+        run = [*self._runtime(), "run", "--bundle", place.folder, name]
+        return ["unshare", "--mount", "sh", "-c", SCRIPT, "sandbox", *words, *run]
+
+
+class RuntimeContainer:
+    """A container of a runtime, by name."""
+
+    link: PipeLink
+
+    def __init__(self, runtime: list[str], name: str, folder: str) -> None:
+        self._runtime = runtime
+        self._name = name
+        self._folder = folder
+
+    async def why_gone(self) -> tuple[bool, str]:
+        """Whether it ran out of memory as a whole, and how its runtime ended."""
+        code = await self.link.ended(CALL_S)
+        return False, f"its runtime ended with {code}"
+
+    async def remove(self) -> None:
+        """Ends it: its first process ends with its stdin, the rest follows."""
+        if not hasattr(self, "link"):
+            await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
+            return
+        await self.link.hang_up()
+        try:
+            await self.link.ended(5.0)
+        except TimeoutError:
+            await asyncio.to_thread(_delete, self._runtime, self._name)
+            await self.link.ended(CALL_S)
+
+
+def _delete(runtime: list[str], name: str) -> None:
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        subprocess.run([*runtime, "delete", "--force", name], capture_output=True, timeout=CALL_S)
+
+
+def sweep() -> list[str]:
+    """Ends and removes the bundles of dead owners; returns their folders."""
+    removed = []
+    with contextlib.suppress(FileNotFoundError):
+        for entry in os.listdir(BASE):
+            pid, started, runtime, _ = (*entry.split("-"), "", "", "")[:4]
+            kind = bundle.KINDS.get(runtime)
+            if kind is None or not pid.isdigit():
+                continue
+            try:
+                if str(cgroups.start_time(int(pid))) == started:
+                    continue
+            except OSError:
+                pass
+            folder = f"{BASE}/{entry}"
+            program = [kind.program, *kind.flags, "--root", f"{folder}/state"]
+            with contextlib.suppress(FileNotFoundError):
+                for name in os.listdir(f"{folder}/state"):
+                    _delete(program, name)
+            shutil.rmtree(folder, ignore_errors=True)
+            removed.append(folder)
+    _sweep_groups(removed)
+    return removed
+
+
+def _sweep_groups(folders: list[str]) -> None:
+    """Removes control groups that a killed runtime could not."""
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        left, _, right = line.partition(" - ")
+        if not right.startswith("cgroup"):
+            continue
+        top = left.split()[4]
+        for folder in folders:
+            for place in Path(top).glob(f"{cgroups.PREFIX}{os.path.basename(folder)}-*"):
+                with contextlib.suppress(OSError):
+                    place.rmdir()
+
+
+def runc(**options: object) -> OciBackend:
+    """The backend over runc; see `OciBackend`."""
+    return OciBackend("runc", **options)  # type: ignore[arg-type]
+
+
+def crun(**options: object) -> OciBackend:
+    """The backend over crun; see `OciBackend`."""
+    return OciBackend("crun", **options)  # type: ignore[arg-type]
+
+
+def gvisor(**options: object) -> OciBackend:
+    """The backend over gVisor's runsc; see `OciBackend`."""
+    return OciBackend("gvisor", **options)  # type: ignore[arg-type]
+
+
+__all__ = ["OciBackend", "SandboxError", "crun", "gvisor", "runc", "sweep"]
