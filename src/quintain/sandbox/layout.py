@@ -131,6 +131,7 @@ def stage_plan(*, rootless: bool) -> wire.Plan:
 
 
 def stage_etc(plan: wire.Plan, etc: str) -> None:
+    """Steps that make the `/etc` of sandboxes at a path."""
     plan.mkdir(etc)
     files: dict[str, str | bytes] = {
         "passwd": "root:x:0:0:root:/root:/bin/sh\n"

@@ -1,4 +1,4 @@
-"""What the attacks share: sandboxes of the native backend, and the unprotected control."""
+"""What the attacks share: sandboxes of a backend (`--backend`), and the unprotected control."""
 
 from __future__ import annotations
 
@@ -11,31 +11,34 @@ import sys
 import pytest
 
 from quintain.errors import IsolationError
+from quintain.registry import sandboxes
 from quintain.sandbox.filter import TABLES
 from quintain.sandbox.native import NativeBackend
 from quintain.task import SandboxSpec
 
 
-@pytest.fixture(params=["c", "python"])
-def any_launcher(request):
-    """Both launchers; an attack that asks for it runs over each."""
-    return request.param
+def pytest_generate_tests(metafunc):
+    """An attack that asks for it runs over both launchers of the native backend."""
+    if "any_launcher" in metafunc.fixturenames:
+        native = metafunc.config.getoption("--backend") == "native"
+        metafunc.parametrize("any_launcher", ["c", "python"] if native else ["auto"])
 
 
 @pytest.fixture
 async def open_sandbox(request):
     """Opens sandboxes with the given spec; they are closed at the end."""
+    name = request.config.getoption("--backend")
     launcher = "auto"
     if "any_launcher" in request.fixturenames:
         launcher = request.getfixturevalue("any_launcher")
-    backend = NativeBackend(launcher=launcher)
+    backend = NativeBackend(launcher=launcher) if name == "native" else sandboxes.get(name)()
     opened = []
 
     async def open_(**spec):
         try:
             sandbox = await backend.open(SandboxSpec(**spec))
         except IsolationError as error:
-            pytest.skip(f"no native sandbox here: {error}")
+            pytest.skip(f"no {name} sandbox here: {error}")
         opened.append(sandbox)
         return sandbox
 
@@ -43,6 +46,13 @@ async def open_sandbox(request):
     for sandbox in opened:
         await sandbox.close()
     await backend.close()
+
+
+@pytest.fixture
+def native_only(request):
+    """Skips where another backend is attacked: it has no such second layer."""
+    if request.config.getoption("--backend") != "native":
+        pytest.skip("a second layer of the native backend")
 
 
 @pytest.fixture

@@ -18,6 +18,10 @@ async def test_make_a_node(tmp_path, sandbox, unprotected, python, as_root):
 
 
 async def test_only_harmless_devices_are_there(sandbox):
-    run = await sandbox.exec(["sh", "-c", "find /dev -type b -o -type c"])
+    # Not `find -type`: where a device is mounted on a file, it believes the folder's entry.
+    script = 'for f in /dev/* /dev/*/*; do test -b "$f" -o -c "$f" && echo "$f"; done; true'
+    run = await sandbox.exec(["sh", "-c", script])
     allowed = {"null", "zero", "full", "random", "urandom", "tty", "pts/ptmx"}
-    assert {line.removeprefix("/dev/") for line in run.text.split()} == allowed
+    found = {line.removeprefix("/dev/") for line in run.text.split()}
+    links = {"fd/0", "fd/1", "fd/2", "stdin", "stdout", "stderr", "ptmx"}
+    assert found - links == allowed

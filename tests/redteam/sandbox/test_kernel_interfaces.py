@@ -34,6 +34,18 @@ async def test_as_root_inside(open_sandbox, python):
     assert "wrote" not in run.text, run
 
 
-async def test_no_sys_and_no_trigger(sandbox):
-    run = await sandbox.exec(["sh", "-c", "ls /sys; test -w /proc/sysrq-trigger && echo writable"])
+async def test_no_trigger(sandbox):
+    script = "test -w /proc/sysrq-trigger && echo >/proc/sysrq-trigger && echo writable"
+    run = await sandbox.exec(["sh", "-c", script])
+    assert run.text == "", run
+
+
+async def test_nothing_below_sys_can_be_written(sandbox):
+    script = "test -d /sys && find /sys -type f -writable 2>/dev/null | head -3"
+    run = await sandbox.exec(["sh", "-c", script])
+    assert run.text == "", run
+
+
+async def test_no_sys(sandbox, native_only):
+    run = await sandbox.exec(["sh", "-c", "ls /sys"])
     assert run.text == "", run

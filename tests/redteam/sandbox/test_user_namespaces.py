@@ -23,6 +23,6 @@ async def test_clone(sandbox, unprotected, python):
     assert (await sandbox.exec(python(code, inside=True))).text == "refused\n"
 
 
-async def test_the_kernel_itself_allows_none(sandbox):
+async def test_the_kernel_itself_allows_none(sandbox, native_only):
     run = await sandbox.exec(["cat", "/proc/sys/user/max_user_namespaces"])
     assert run.text == "0\n"

@@ -82,10 +82,12 @@ static void tell(uint32_t kind, uint32_t number, const void *body, size_t length
   if (write_all(1, &head, sizeof head) < 0 || write_all(1, body, length) < 0) _exit(0);
 }
 
-static void refuse(uint32_t number, int why) {
-  uint32_t word = (uint32_t)why;
+static void refuse_size(uint32_t number, int why, uint64_t size) {
+  struct __attribute__((packed)) { uint32_t why; uint64_t size; } word = {(uint32_t)why, size};
   tell(REFUSED, number, &word, sizeof word);
 }
+
+static void refuse(uint32_t number, int why) { refuse_size(number, why, 0); }
 
 /* A counter `key N` of a file of the control group; 0 where there is none. */
 static uint32_t count_of(const char *path, const char *key) {
@@ -544,7 +546,7 @@ static void send_file(uint32_t number, char *body, size_t length) {
     else tell(PIECE, number, piece, (size_t)n);
   }
   close(fd);
-  if (why) refuse(number, why);
+  if (why) refuse_size(number, why, why == EFBIG ? (uint64_t)st.st_size : 0);
   else tell(DONE, number, NULL, 0);
 }
 

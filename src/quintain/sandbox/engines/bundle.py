@@ -1,4 +1,4 @@
-"""The bundle of an OCI runtime: `config.json` for one sandbox, as the runtime specification says."""
+"""The bundle of an OCI runtime: `config.json` of one sandbox, by the runtime specification."""
 
 from __future__ import annotations
 

@@ -7,8 +7,8 @@ import contextlib
 import errno
 import os
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Literal, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, Protocol
 
 from quintain.errors import SandboxError, SandboxTimeout
 from quintain.protocols import ExecResult
@@ -49,7 +49,10 @@ class Link(Protocol):
 class Container(Protocol):
     """What the backend knows about a container besides its stream."""
 
-    link: Link
+    @property
+    def link(self) -> Link:
+        """Its stream."""
+        ...
 
     async def why_gone(self) -> tuple[bool, str]:
         """Whether it ran out of memory as a whole, and what is known about its end."""
@@ -150,8 +153,9 @@ class ContainedSandbox:
         elif kind == frames.WANT:
             self._feed(number, call)
         elif kind == frames.REFUSED:
-            (code,) = frames.ERRNO.unpack(body)
-            call.ended.set_exception(OSError(code, os.strerror(code)))
+            code, size = frames.REFUSAL.unpack(body)
+            why = f"{size} bytes, allowed are {call.most}" if size else os.strerror(code)
+            call.ended.set_exception(OSError(code, why))
         elif kind in (frames.EXIT, frames.DONE):
             call.ended.set_result(body)
 
@@ -174,7 +178,9 @@ class ContainedSandbox:
                         said = self._link.said().strip()[-500:]
                         self._broken = "; ".join(word for word in (why, more, said) if word)
         error = SandboxError(f"the sandbox is broken: {self._broken}")
-        for waiting in (self._up, *(call.ended for call in self._calls.values())):
+        everyone: list[asyncio.Future[Any]] = [self._up]
+        everyone += [call.ended for call in self._calls.values()]
+        for waiting in everyone:
             if not waiting.done():
                 waiting.set_exception(error)
                 waiting.exception()

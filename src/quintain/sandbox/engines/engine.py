@@ -345,7 +345,8 @@ def _mounts(spec: SandboxSpec, image: Image) -> list[dict[str, Json]]:
     else:
         etc = {node.path: node.data or b"" for node in rootfs.view()}
         pairs += [
-            (setup.file_of(name, etc[f"etc/{name}"]), f"/etc/{name}") for name in ("passwd", "group")
+            (setup.file_of(name, etc[f"etc/{name}"]), f"/etc/{name}")
+            for name in ("passwd", "group")
         ]
     binding: dict[str, Any] = {"Type": "bind", "ReadOnly": True}
     return [{**binding, "Source": source, "Target": target} for source, target in pairs]

@@ -22,7 +22,8 @@ TIMED_OUT, CUT_OUT, CUT_ERR, UNKILLABLE, TOO_MANY = 1, 2, 4, 8, 16
 HEAD = struct.Struct("<III")
 RECORD = struct.Struct("<iIIIQQII")
 """status, errno, where, flags, cpu_us, wall_us, kills for memory, refused forks"""
-ERRNO = struct.Struct("<I")
+REFUSAL = struct.Struct("<IQ")
+"""errno, and the size of a file that is too long"""
 _SETUP = struct.Struct("<IIIII")
 _LIMIT = struct.Struct("<IIQQ")
 _EXEC = struct.Struct("<IIII")

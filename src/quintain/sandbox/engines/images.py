@@ -1,4 +1,4 @@
-"""Images of an engine: the view of the host, root file systems imported once, recipes built once."""
+"""Images of an engine: the view of the host, imported root file systems, built recipes."""
 
 from __future__ import annotations
 
@@ -81,16 +81,13 @@ class Images:
         return Image(found.id, {}, host=True)
 
     async def _base(self, name: str) -> Image:
-        if os.path.exists(name):
+        if await asyncio.to_thread(os.path.exists, name):
             key = await asyncio.to_thread(rootfs.identity, name)
             found = await self._find(_name("rootfs", key))
             if found is not None:
                 return found
-            if os.path.isdir(name):
-                with await asyncio.to_thread(_packed, name) as file:
-                    return await self._import(file, "rootfs", key)
-            with open(name, "rb") as file:
-                if await asyncio.to_thread(rootfs.is_archive_of_images, name):
+            with await asyncio.to_thread(_packed, name) as file:
+                if await asyncio.to_thread(rootfs.is_archive_of_images, file):
                     return await self._load(file, key)
                 return await self._import(file, "rootfs", key)
         if name.startswith((".", "/")):
@@ -132,7 +129,12 @@ class Images:
             return found
         name = None if base is None else base.id
         context = await asyncio.to_thread(recipe.context, name)
-        query: dict[str, Json] = {"t": tag, "rm": "1", "forcerm": "1", "labels": {LABEL: recipe.key}}
+        query: dict[str, Json] = {
+            "t": tag,
+            "rm": "1",
+            "forcerm": "1",
+            "labels": {LABEL: recipe.key},
+        }
         await self._engine.progress("/build", query=query, data=context, timeout_s=BUILD_S)
         return await self._need(tag)
 
@@ -159,13 +161,15 @@ def _name(kind: str, key: str) -> str:
     return f"{REPOSITORY}/{kind}-{key}"
 
 
-def _packed(folder: str) -> IO[bytes]:
-    """A folder as a tar, in a temporary file."""
-    file = tempfile.TemporaryFile()
+def _packed(path: str) -> IO[bytes]:
+    """A tar as it is, or a folder as one in a temporary file."""
+    if os.path.isfile(path):
+        return open(path, "rb")
+    file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - given to the caller
     try:
         with tarfile.open(fileobj=file, mode="w") as archive:
-            for name in sorted(os.listdir(folder)):
-                archive.add(os.path.join(folder, name), arcname=name)
+            for name in sorted(os.listdir(path)):
+                archive.add(os.path.join(path, name), arcname=name)
         file.seek(0)
     except BaseException:
         file.close()

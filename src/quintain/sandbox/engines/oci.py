@@ -16,9 +16,10 @@ import os
 import re
 import shutil
 import subprocess
+import threading
 from pathlib import Path
 
-from quintain.errors import CapabilityError, ConfigError, IsolationError, SandboxError
+from quintain.errors import CapabilityError, ConfigError, IsolationError
 from quintain.protocols import Probe
 from quintain.record import Json
 from quintain.sandbox import cgroups, layout, probe
@@ -44,7 +45,8 @@ mkdir -p disk/upper/sys/fs/cgroup
 chmod 1777 disk/shm disk/tmp
 chown -R "$owner:$owner" disk
 chown "$user:$user" "disk/upper/$workdir" disk/upper/home/sandbox
-mount -t overlay -o "nosuid,nodev,lowerdir=$lower,upperdir=disk/upper,workdir=disk/work" overlay root
+layers="lowerdir=$lower,upperdir=disk/upper,workdir=disk/work"
+mount -t overlay -o "nosuid,nodev,$layers" overlay root
 if [ "$unified" != "" ]; then umount "$unified"; fi
 set +e
 "$@"
@@ -61,24 +63,20 @@ class OciBackend:
     """Opens sandboxes with an OCI runtime.
 
     Args:
-        runtime: "runc", "crun" or "gvisor".
         allow_weaker: go on where a limit cannot be enforced, instead of refusing by name.
         program: the runtime's program; by default found on the PATH.
     """
 
-    def __init__(
-        self, runtime: str = "runc", *, allow_weaker: bool = False, program: str | None = None
-    ) -> None:
-        if runtime not in bundle.KINDS:
-            known = ", ".join(bundle.KINDS)
-            raise ConfigError(f"OCI runtime {runtime!r}: expected one of {known}")
-        self.name = runtime
-        self.kind = bundle.KINDS[runtime]
+    name = "oci"
+
+    def __init__(self, *, allow_weaker: bool = False, program: str | None = None) -> None:
+        self.kind = bundle.KINDS[self.name]
         self.allow_weaker = allow_weaker
         self.program = program or shutil.which(self.kind.program) or ""
         self._boxes: set[ContainedSandbox] = set()
         self._numbers = 0
         self._folder = ""
+        self._making = threading.Lock()
 
     async def open(self, spec: SandboxSpec) -> ContainedSandbox:
         """A fresh sandbox; see `quintain.protocols.SandboxBackend.open`."""
@@ -120,7 +118,7 @@ class OciBackend:
         if self.program:
             told = await asyncio.to_thread(self._run, ["--version"])
             details["version"] = told.splitlines()[0] if told else ""
-        weaker = OciBackend(self.name, allow_weaker=True, program=self.program or None)
+        weaker = type(self)(allow_weaker=True, program=self.program or None)
         try:
             return await probe.probe(weaker, missing, advice, details)
         finally:
@@ -137,9 +135,7 @@ class OciBackend:
         found = dict(cgroups.find().missing)
         names = {"memory": "memory_mb", "pids": "max_pids", "cpu": "cpus"}
         missing = {names[name]: why for name, why in found.items()}
-        if spec.isolation == "microvm" or (
-            spec.isolation == "gvisor" and not self.kind.own_kernel
-        ):
+        if spec.isolation == "microvm" or (spec.isolation == "gvisor" and not self.kind.own_kernel):
             missing[spec.isolation] = f"{self.name} does not isolate by that"
         return missing
 
@@ -172,21 +168,15 @@ class OciBackend:
 
     def _ready(self) -> None:
         """Makes this backend's folder, once; sweeps those of dead owners."""
-        if self._folder:
-            return
-        agent()
-        sweep()
-        started = cgroups.start_time(os.getpid())
-        at = 0
-        os.makedirs(BASE, mode=0o755, exist_ok=True)
-        while not self._folder:
-            folder = f"{BASE}/{os.getpid()}-{started}-{self.name}-{at}"
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(folder, 0o711)
-                self._folder = folder
-            at += 1
-        os.mkdir(f"{self._folder}/view", 0o755)
-        rootfs.lay(rootfs.view(), f"{self._folder}/view")
+        with self._making:
+            if self._folder:
+                return
+            agent()
+            sweep()
+            folder = _own_folder(self.name)
+            os.mkdir(f"{folder}/view", 0o755)
+            rootfs.lay(rootfs.view(), f"{folder}/view")
+            self._folder = folder
 
     def _lower(self, spec: SandboxSpec) -> str:
         if spec.image is None:
@@ -204,9 +194,7 @@ class OciBackend:
         content = json.dumps(bundle.config(spec, self.kind, place))
         Path(place.folder, "config.json").write_text(content)
 
-    def _command(
-        self, spec: SandboxSpec, place: bundle.Place, lower: str, name: str
-    ) -> list[str]:
+    def _command(self, spec: SandboxSpec, place: bundle.Place, lower: str, name: str) -> list[str]:
         user = place.first_id + (1 if setup.uid(spec) else 0)
         if self.kind.own_kernel:
             user = setup.uid(spec)
@@ -218,6 +206,24 @@ class OciBackend:
         ]  # fmt: skip
         run = [*self._runtime(), "run", "--bundle", place.folder, name]
         return ["unshare", "--mount", "sh", "-c", SCRIPT, "sandbox", *words, *run]
+
+
+class RuncBackend(OciBackend):
+    """Opens sandboxes with runc; see `OciBackend`."""
+
+    name = "runc"
+
+
+class CrunBackend(OciBackend):
+    """Opens sandboxes with crun; see `OciBackend`."""
+
+    name = "crun"
+
+
+class GvisorBackend(OciBackend):
+    """Opens sandboxes with gVisor's runsc, a kernel of its own; see `OciBackend`."""
+
+    name = "gvisor"
 
 
 class RuntimeContainer:
@@ -246,6 +252,18 @@ class RuntimeContainer:
         except TimeoutError:
             await asyncio.to_thread(_delete, self._runtime, self._name)
             await self.link.ended(CALL_S)
+
+
+def _own_folder(name: str) -> str:
+    """A new folder that names its owner."""
+    os.makedirs(BASE, mode=0o755, exist_ok=True)
+    at = 0
+    while True:
+        folder = f"{BASE}/{os.getpid()}-{cgroups.start_time(os.getpid())}-{name}-{at}"
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(folder, 0o711)
+            return folder
+        at += 1
 
 
 def _delete(runtime: list[str], name: str) -> None:
@@ -289,21 +307,3 @@ def _sweep_groups(folders: list[str]) -> None:
             for place in Path(top).glob(f"{cgroups.PREFIX}{os.path.basename(folder)}-*"):
                 with contextlib.suppress(OSError):
                     place.rmdir()
-
-
-def runc(**options: object) -> OciBackend:
-    """The backend over runc; see `OciBackend`."""
-    return OciBackend("runc", **options)  # type: ignore[arg-type]
-
-
-def crun(**options: object) -> OciBackend:
-    """The backend over crun; see `OciBackend`."""
-    return OciBackend("crun", **options)  # type: ignore[arg-type]
-
-
-def gvisor(**options: object) -> OciBackend:
-    """The backend over gVisor's runsc; see `OciBackend`."""
-    return OciBackend("gvisor", **options)  # type: ignore[arg-type]
-
-
-__all__ = ["OciBackend", "SandboxError", "crun", "gvisor", "runc", "sweep"]

@@ -14,6 +14,7 @@ import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from quintain.errors import ConfigError
 from quintain.record import digest
@@ -129,10 +130,11 @@ def _states(root: str) -> Iterator[tuple[str, int, int, int]]:
             yield where, state.st_mode, size, state.st_mtime_ns
 
 
-def is_archive_of_images(path: str) -> bool:
+def is_archive_of_images(file: IO[bytes]) -> bool:
     """Whether a tar is what `docker save` writes, or an OCI layout: it has its own manifest."""
-    with tarfile.open(path) as archive:
-        for member in archive:
-            if member.name.removeprefix("./") in ("manifest.json", "index.json"):
-                return True
-    return False
+    manifests = ("manifest.json", "index.json")
+    try:
+        with tarfile.open(fileobj=file) as archive:
+            return any(member.name.removeprefix("./") in manifests for member in archive)
+    finally:
+        file.seek(0)

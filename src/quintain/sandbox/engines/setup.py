@@ -38,9 +38,7 @@ def uid(spec: SandboxSpec) -> int:
     """
     users = {"sandbox": layout.USER_UID, "root": 0}
     if spec.user not in users:
-        raise CapabilityError(
-            f"user {spec.user!r}: container sandboxes know 'sandbox' and 'root'"
-        )
+        raise CapabilityError(f"user {spec.user!r}: container sandboxes know 'sandbox' and 'root'")
     return users[spec.user]
 
 
@@ -52,7 +50,8 @@ def first_frame(spec: SandboxSpec, *, own_kernel: bool = False) -> bytes:
         own_kernel: for gVisor, which has fewer limits, and no control groups inside: there the
             agent counts processes and kills a command's tree when there are too many.
     """
-    disk = spec.disk_mb << 20
+    # A page more than there is: a full disk says so before this limit does.
+    disk = (spec.disk_mb << 20) + 4096
     limits = {
         resource.RLIMIT_CORE: (0, 0),
         resource.RLIMIT_NOFILE: (1024, 4096),
