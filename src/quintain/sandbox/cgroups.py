@@ -136,7 +136,7 @@ def sweep(groups: Groups) -> list[str]:
     for place in groups.places():
         with contextlib.suppress(OSError):
             for entry in os.listdir(place):
-                if entry.startswith(PREFIX) and not _alive(entry):
+                if entry.startswith(PREFIX) and not is_alive(entry):
                     removed += _remove_tree(os.path.join(place, entry))
     return removed
 
@@ -151,7 +151,8 @@ def remove(groups: Groups, name: str) -> list[str]:
     return removed
 
 
-def _alive(entry: str) -> bool:
+def is_alive(entry: str) -> bool:
+    """Whether the owner named by a group (`quintain-<pid>-<start time>[.more]`) still lives."""
     pid, _, start = entry.removeprefix(PREFIX).partition("-")
     try:
         return str(start_time(int(pid))) == start.partition(".")[0]

@@ -99,7 +99,13 @@ async def probe(
             for one in ATTACKS:
                 if one.wall in found:
                     continue
-                run = await attack(sandbox, one, target.facts)
+                try:
+                    run = await attack(sandbox, one, target.facts)
+                except SandboxError:
+                    # Some end as a whole at a limit that an attack before this one hit.
+                    await sandbox.close()
+                    sandbox = await backend.open(SPEC)
+                    run = await attack(sandbox, one, target.facts)
                 if one.held(run):
                     enforced.append(one.wall)
                 else:

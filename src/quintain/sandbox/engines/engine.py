@@ -270,7 +270,10 @@ class PodmanBackend(EngineBackend):
         # Its own defaults may be more than its host allows; commands get lower ones anyhow.
         limits = {"nofile": 4096, "nproc": 16_384}
         ulimits = [{"Name": name, "Soft": most, "Hard": most} for name, most in limits.items()]
-        return {**super()._host_config(spec, image), "Ulimits": ulimits}
+        found = super()._host_config(spec, image)
+        # Of the fields for masks and read-only paths it takes no notice.
+        masks = f"mask={':'.join(setup.MASKED)}"
+        return {**found, "Ulimits": ulimits, "SecurityOpt": [*found["SecurityOpt"], masks]}
 
     def _tmpfs(self, size: int) -> str:
         # It knows no nr_inodes: what empty files cost is counted as the container's memory.

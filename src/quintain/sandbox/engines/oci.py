@@ -31,6 +31,8 @@ from quintain.task import SandboxSpec
 
 BASE = "/run/quintain"
 CALL_S = 30.0
+KILLED = 137
+"""Exit code of a runtime whose sandbox was killed."""
 SCRIPT = r"""
 set -e
 folder=$1 size=$2 inodes=$3 lower=$4 owner=$5 user=$6 workdir=$7 unified=$8
@@ -85,7 +87,7 @@ class OciBackend:
         await asyncio.to_thread(self._ready)
         lower = await asyncio.to_thread(self._lower, spec)
         self._numbers += 1
-        name = f"{os.path.basename(self._folder)}-{self._numbers}"
+        name = f"{os.path.basename(self._folder)}.{self._numbers}"
         place = bundle.Place(
             f"{self._folder}/{self._numbers}",
             f"{cgroups.PREFIX}{name}",
@@ -95,7 +97,7 @@ class OciBackend:
         )  # fmt: skip
         await asyncio.to_thread(self._lay, spec, place)
         argv = self._command(spec, place, lower, name)
-        container = RuntimeContainer(self._runtime(), name, place.folder)
+        container = RuntimeContainer(self._runtime(), name, place.folder, self.kind.own_kernel)
         sandbox: ContainedSandbox | None = None
         try:
             container.link = await PipeLink.start(argv)
@@ -155,7 +157,11 @@ class OciBackend:
             raise IsolationError(f"{self.name} cannot enforce {listed}", tuple(refused))
         if spec.needs_build:
             raise CapabilityError(f"{self.name}: give a built root file system as `image`")
-        setup.uid(spec)
+        if setup.uid(spec) == 0 and self.kind.own_kernel:
+            raise CapabilityError(
+                f"{self.name}: user 'root' is not possible: in its kernel root may end the first "
+                "process, which keeps the limits"
+            )
 
     def _runtime(self) -> list[str]:
         return [self.program, *self.kind.flags, "--root", f"{self._folder}/state"]
@@ -231,15 +237,17 @@ class RuntimeContainer:
 
     link: PipeLink
 
-    def __init__(self, runtime: list[str], name: str, folder: str) -> None:
+    def __init__(self, runtime: list[str], name: str, folder: str, own_kernel: bool) -> None:
         self._runtime = runtime
+        self._own_kernel = own_kernel
         self._name = name
         self._folder = folder
 
     async def why_gone(self) -> tuple[bool, str]:
         """Whether it ran out of memory as a whole, and how its runtime ended."""
         code = await self.link.ended(CALL_S)
-        return False, f"its runtime ended with {code}"
+        # Nothing inside can kill a kernel that is a process of the host: its memory ran out.
+        return self._own_kernel and code == KILLED, f"its runtime ended with {code}"
 
     async def remove(self) -> None:
         """Ends it: its first process ends with its stdin, the rest follows."""
@@ -255,11 +263,12 @@ class RuntimeContainer:
 
 
 def _own_folder(name: str) -> str:
-    """A new folder that names its owner."""
+    """A new folder that names its owner, as control groups do: any sweeper sees that he lives."""
     os.makedirs(BASE, mode=0o755, exist_ok=True)
+    owner = cgroups.owner_name().removeprefix(cgroups.PREFIX)
     at = 0
     while True:
-        folder = f"{BASE}/{os.getpid()}-{cgroups.start_time(os.getpid())}-{name}-{at}"
+        folder = f"{BASE}/{owner}.{name}.{at}"
         with contextlib.suppress(FileExistsError):
             os.mkdir(folder, 0o711)
             return folder
@@ -276,15 +285,10 @@ def sweep() -> list[str]:
     removed = []
     with contextlib.suppress(FileNotFoundError):
         for entry in os.listdir(BASE):
-            pid, started, runtime, _ = (*entry.split("-"), "", "", "")[:4]
+            _, runtime, _ = (*entry.split("."), "", "")[:3]
             kind = bundle.KINDS.get(runtime)
-            if kind is None or not pid.isdigit():
+            if kind is None or cgroups.is_alive(cgroups.PREFIX + entry):
                 continue
-            try:
-                if str(cgroups.start_time(int(pid))) == started:
-                    continue
-            except OSError:
-                pass
             folder = f"{BASE}/{entry}"
             program = [kind.program, *kind.flags, "--root", f"{folder}/state"]
             with contextlib.suppress(FileNotFoundError):
@@ -304,6 +308,6 @@ def _sweep_groups(folders: list[str]) -> None:
             continue
         top = left.split()[4]
         for folder in folders:
-            for place in Path(top).glob(f"{cgroups.PREFIX}{os.path.basename(folder)}-*"):
+            for place in Path(top).rglob(f"{cgroups.PREFIX}{os.path.basename(folder)}.*"):
                 with contextlib.suppress(OSError):
                     place.rmdir()

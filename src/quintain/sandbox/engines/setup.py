@@ -21,10 +21,9 @@ CAPABILITIES = ("CHOWN", "KILL", "SETGID", "SETPCAP", "SETUID")
 OWN_PROCESSES = 2
 """The agent and a minder count under the container's limit of processes."""
 MASKED = (
-    "/proc/acpi", "/proc/asound", "/proc/kcore", "/proc/keys", "/proc/latency_stats",
-    "/proc/timer_list", "/proc/timer_stats", "/proc/sched_debug", "/proc/scsi", "/sys/firmware",
-    "/sys/kernel", "/sys/module", "/sys/block", "/sys/class", "/sys/bus", "/sys/dev",
-    "/sys/power", "/sys/hypervisor", "/sys/fs/bpf", "/sys/fs/pstore",
+    "/proc/latency_stats", "/proc/timer_stats", "/sys/firmware", "/sys/kernel", "/sys/module",
+    "/sys/block", "/sys/class", "/sys/bus", "/sys/dev", "/sys/power", "/sys/hypervisor",
+    "/sys/fs/bpf", "/sys/fs/pstore",
     *(f"/proc/{name}" for name in (*layout.COVERED, *layout.EMPTIED)),
 )  # fmt: skip
 READ_ONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
