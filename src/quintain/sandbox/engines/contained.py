@@ -19,7 +19,7 @@ GRACE_S = 10.0
 """How much longer than a command's limit the agent may take to report."""
 FILE_S = 60.0
 
-Killed = Literal["", "timeout", "memory", "pids", "output"]
+Killed = Literal["", "timeout", "memory", "pids"]
 
 
 class Link(Protocol):
