@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from quintain.sandbox.microvm import kernel
+
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
@@ -55,6 +57,11 @@ def _runtime(name: str, program: str) -> str:
     return found or ("" if os.geteuid() == 0 else "needs root")
 
 
+def _guest_kernel() -> str:
+    found = kernel.folder() / "vmlinuz"
+    return "" if found.is_file() else "no guest kernel: python -m quintain.sandbox.microvm.kernel"
+
+
 def _gpu() -> str:
     missing = _modules("'quintain[train]'", "torch")
     if missing:
@@ -74,7 +81,11 @@ NEEDS: dict[str, Callable[[], str]] = {
     "runc": lambda: _runtime("runc", "runc"),
     "crun": lambda: _runtime("crun", "crun"),
     "gvisor": lambda: _runtime("gvisor", "runsc"),
-    "microvm": lambda: _program("qemu-system-x86_64", "qemu-system-x86"),
+    "microvm": lambda: (
+        _program("qemu-system-x86_64", "qemu-system-x86")
+        or _program("mksquashfs", "squashfs-tools")
+        or _guest_kernel()
+    ),
     "browser": lambda: _modules("playwright", "playwright"),
     "ray": lambda: _modules("ray", "ray"),
     "gpu": _gpu,

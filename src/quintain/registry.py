@@ -181,6 +181,7 @@ sandboxes = Registry(
         "runc": "quintain.sandbox.engines.oci:RuncBackend",
         "crun": "quintain.sandbox.engines.oci:CrunBackend",
         "gvisor": "quintain.sandbox.engines.oci:GvisorBackend",
+        "microvm": "quintain.sandbox.microvm.backend:MicrovmBackend",
     },
     one="sandbox",
 )

@@ -1,4 +1,4 @@
-"""Compiles `box.c` once per content and compiler into the user's cache folder.
+"""Compiles a C file of ours once per content and compiler into the user's cache folder.
 
 The package stays pure Python: the source is shipped, and whoever has no C compiler gets the Python
 launcher, which builds the same walls.
@@ -35,13 +35,18 @@ def compiler() -> str | None:
 
 
 def helper() -> Path | None:
-    """The compiled helper, built now if it must be; None where that cannot be done.
+    """The compiled helper, built now if it must be; None where that cannot be done."""
+    return compiled(SOURCE, FLAGS)
+
+
+def compiled(source: Path, flags: tuple[str, ...]) -> Path | None:
+    """A program of one C file, built now if it must be; None where that cannot be done.
 
     Concurrent builds are harmless: each compiles to a name of its own and renames it into place.
     """
     found = compiler()
-    key = digest(SOURCE.read_bytes(), " ".join(FLAGS), os.uname().machine)
-    target = cache_folder() / f"box-{key}"
+    key = digest(source.read_bytes(), " ".join(flags), os.uname().machine)
+    target = cache_folder() / f"{source.stem}-{key}"
     if _usable(target):
         return target
     if found is None:
@@ -49,16 +54,16 @@ def helper() -> Path | None:
     try:
         target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-            built = Path(folder, "box")
-            command = [found, *FLAGS, "-o", str(built), str(SOURCE)]
+            built = Path(folder, source.stem)
+            command = [found, *flags, "-o", str(built), str(source)]
             run = subprocess.run(command, capture_output=True, timeout=COMPILE_S, text=True)
             if run.returncode:
-                log.warning("the sandbox helper did not compile: %s", run.stderr[-2000:])
+                log.warning("%s did not compile: %s", source.name, run.stderr[-2000:])
                 return None
             built.chmod(0o755)
             built.replace(target)
     except (OSError, subprocess.TimeoutExpired) as error:
-        log.warning("the sandbox helper was not built: %s", error)
+        log.warning("%s was not built: %s", source.name, error)
         return None
     return target
 

@@ -63,14 +63,21 @@ class Target:
         self._folder.cleanup()
 
 
-async def attack(sandbox: Sandbox, one: Attack, facts: Mapping[str, Json]) -> ExecResult:
-    """Runs one attack inside."""
+async def attack(
+    sandbox: Sandbox, one: Attack, facts: Mapping[str, Json], patience: float = 1.0
+) -> ExecResult:
+    """Runs one attack inside, in `patience` times the time that it usually gets."""
     argv = ["python3", "-c", one.code, json.dumps(dict(facts))]
-    return await sandbox.exec(argv, timeout_s=one.timeout_s)
+    return await sandbox.exec(argv, timeout_s=one.timeout_s * patience)
 
 
 async def probe(
-    backend: SandboxBackend, missing: Mapping[str, str], advice: str, details: Mapping[str, Json]
+    backend: SandboxBackend,
+    missing: Mapping[str, str],
+    advice: str,
+    details: Mapping[str, Json],
+    *,
+    patience: float = 1.0,
 ) -> Probe:
     """Attacks a sandbox of the backend.
 
@@ -79,6 +86,7 @@ async def probe(
         missing: limits known to be missing here, with the reason: not attacked.
         advice: what to do about it.
         details: more to report.
+        patience: how many times longer than usual an attack may take, on an emulated machine.
     """
     enforced: list[str] = []
     found = dict(missing)
@@ -100,12 +108,12 @@ async def probe(
                 if one.wall in found:
                     continue
                 try:
-                    run = await attack(sandbox, one, target.facts)
+                    run = await attack(sandbox, one, target.facts, patience)
                 except SandboxError:
                     # Some end as a whole at a limit that an attack before this one hit.
                     await sandbox.close()
                     sandbox = await backend.open(SPEC)
-                    run = await attack(sandbox, one, target.facts)
+                    run = await attack(sandbox, one, target.facts, patience)
                 if one.held(run):
                     enforced.append(one.wall)
                 else:

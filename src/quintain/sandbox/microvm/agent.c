@@ -1,0 +1,940 @@
+/* The guest agent: the first process of a microVM, and all that its owner talks to.
+ *
+ * Born as init from the initial RAM disk. It loads the modules listed there, then forks itself into
+ * namespaces of its own (so that kernel threads and the RAM disk are out of sight) and answers
+ * frames on the one virtio-serial port: `frames.py` says what they hold. Steps build the root;
+ * commands run in a control group each, as a user without rights, under a system-call filter, and
+ * how they ended is told from waitpid. When the agent ends the machine resets, which ends QEMU.
+ *
+ * One thread, one poll loop; nothing but small writes to files in memory may block it.
+ */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <linux/filter.h>
+#include <linux/openat2.h>
+#include <linux/random.h>
+#include <linux/seccomp.h>
+#include <net/if.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/reboot.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/statfs.h>
+#include <sys/syscall.h>
+#include <sys/sysmacros.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { STEP = 1, START, EXEC, INPUT, KILL, READ, WRITE, FREEZE, THAW, LISTEN, WINDOW };
+enum { HELLO = 64, DONE, OUT, ERR, EXIT, CREDIT, DATA, ACCEPT };
+enum { AT_FORK = 1, AT_DROP, AT_CHDIR, AT_EXEC };
+enum { TIMED_OUT = 1, TRUNCATED = 2, UNKILLABLE = 4 };
+enum { COMMAND, READING, WRITING, LISTENING, RELAY };
+
+#define CHUNK 65536
+#define MAX_FRAME (16u << 20)
+#define MAX_QUEUE (1u << 20)
+#define KILL_NS 5000000000ll
+#define PORT_NS 60000000000ll
+#define MAX_LIMITS 16
+
+struct frame { uint32_t size, id; uint8_t kind; } __attribute__((packed));
+struct ending {
+    int32_t status, error;
+    uint8_t where, flags;
+    uint64_t cpu_us;
+    uint32_t ooms, refused;
+} __attribute__((packed));
+struct buffer { char *data; size_t at, size, room; };
+
+/* Whatever has an id: a running command, a file on its way, a listening or a connected socket. */
+struct item {
+    struct item *next;
+    int kind;
+    uint32_t id;
+    int in, out, err;         /* of a command; a file or socket is `out`, and `in` when written to */
+    struct buffer pending;    /* for `in` */
+    int input_ended;
+    uint64_t left[2];         /* how much of stdout and stderr may still be told; a relay: window */
+    pid_t pid;
+    int group, exited, killed;
+    int64_t deadline, dying_since;
+    struct ending ending;
+};
+
+static int port = -1, groups = -1, children = -1, frozen;
+static struct buffer queue, inbox;
+static struct item *items;
+static uint32_t next_accepted = 0x80000000u;
+static struct sock_fprog filter;
+static struct { int kind; struct rlimit value; } limits[MAX_LIMITS];
+static int limit_count;
+
+static void die(const char *what)
+{
+    fprintf(stderr, "agent: %s: %s\n", what, strerror(errno));
+    fflush(stderr);
+    _exit(1);
+}
+
+static int64_t now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1000000000ll + t.tv_nsec;
+}
+
+static void append(struct buffer *b, const void *data, size_t size)
+{
+    if (b->at && b->at == b->size)
+        b->at = b->size = 0;
+    if (b->size + size > b->room) {
+        memmove(b->data, b->data + b->at, b->size - b->at);
+        b->size -= b->at;
+        b->at = 0;
+    }
+    if (b->size + size > b->room) {
+        b->room = (b->size + size) * 2;
+        b->data = realloc(b->data, b->room);
+        if (!b->data)
+            die("memory");
+    }
+    memcpy(b->data + b->size, data, size);
+    b->size += size;
+}
+
+static size_t held(const struct buffer *b) { return b->size - b->at; }
+
+static void tell(int kind, uint32_t id, const void *body, size_t size)
+{
+    struct frame head = {size, id, kind};
+    append(&queue, &head, sizeof head);
+    append(&queue, body, size);
+}
+
+static void done(uint32_t id, int error)
+{
+    int32_t code = error;
+    tell(DONE, id, &code, sizeof code);
+}
+
+static void shut(int *fd)
+{
+    if (*fd >= 0)
+        close(*fd);
+    *fd = -1;
+}
+
+static int write_at(int folder, const char *path, const char *text, size_t size)
+{
+    int fd = openat(folder, path, O_WRONLY | O_CLOEXEC | O_CREAT | O_TRUNC, 0644);
+    if (fd < 0)
+        return -1;
+    while (size) {
+        ssize_t n = write(fd, text, size);
+        if (n < 0) {
+            int error = errno;
+            close(fd);
+            errno = error;
+            return -1;
+        }
+        text += n;
+        size -= n;
+    }
+    return close(fd);
+}
+
+/* --- items ------------------------------------------------------------------------------------ */
+
+static struct item *find(uint32_t id)
+{
+    struct item *i = items;
+    while (i && i->id != id)
+        i = i->next;
+    return i;
+}
+
+static struct item *add(int kind, uint32_t id)
+{
+    struct item *i = calloc(1, sizeof *i);
+    if (!i)
+        die("memory");
+    i->kind = kind;
+    i->id = id;
+    i->in = i->out = i->err = i->group = -1;
+    i->next = items;
+    return items = i;
+}
+
+static void drop(struct item *i)
+{
+    struct item **at = &items;
+    while (*at != i)
+        at = &(*at)->next;
+    *at = i->next;
+    if (i->in >= 0 && i->in != i->out)
+        close(i->in);
+    shut(&i->out);
+    shut(&i->err);
+    shut(&i->group);
+    free(i->pending.data);
+    free(i);
+}
+
+/* --- steps: what builds the root and sets the limits ------------------------------------------- */
+
+static int loopback(void)
+{
+    struct ifreq request = {0};
+    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    strcpy(request.ifr_name, "lo");
+    request.ifr_flags = IFF_UP | IFF_RUNNING;
+    int result = fd < 0 ? -1 : ioctl(fd, SIOCSIFFLAGS, &request);
+    shut(&fd);
+    return result;
+}
+
+static int enter(const char *root)
+{
+    groups = open("/groups/box", O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (groups < 0 || chdir(root) || mount(root, "/", NULL, MS_MOVE, NULL) || chroot("."))
+        return -1;
+    return chdir("/");
+}
+
+static long number(const char *text) { return strtol(text, NULL, 0); }
+
+static int step(char **word, const uint32_t *size, int count)
+{
+    const char *name = word[0];
+    if (!strcmp(name, "mount") && count == 6)
+        return mount(word[1], word[2], word[3], number(word[4]), word[5]);
+    if (!strcmp(name, "mkdir") && count == 4) {
+        if (mkdir(word[1], number(word[2])) && errno != EEXIST)
+            return -1;
+        return chmod(word[1], number(word[2])) || lchown(word[1], number(word[3]), number(word[3]));
+    }
+    if (!strcmp(name, "link") && count == 3)
+        return symlink(word[1], word[2]) && errno != EEXIST ? -1 : 0;
+    if (!strcmp(name, "write") && count == 3)
+        return write_at(AT_FDCWD, word[1], word[2], size[2]);
+    if (!strcmp(name, "node") && count == 4) {
+        if (mknod(word[1], S_IFCHR | 0666, makedev(number(word[2]), number(word[3]))))
+            return -1;
+        return chmod(word[1], 0666);
+    }
+    if (!strcmp(name, "unlink") && count == 2)
+        return unlink(word[1]);
+    if (!strcmp(name, "hostname") && count == 2)
+        return sethostname(word[1], size[1]);
+    if (!strcmp(name, "loopback") && count == 1)
+        return loopback();
+    if (!strcmp(name, "enter") && count == 2)
+        return enter(word[1]);
+    if (!strcmp(name, "limit") && count == 4 && limit_count < MAX_LIMITS) {
+        limits[limit_count].kind = number(word[1]);
+        limits[limit_count].value.rlim_cur = strtoull(word[2], NULL, 0);
+        limits[limit_count++].value.rlim_max = strtoull(word[3], NULL, 0);
+        return 0;
+    }
+    if (!strcmp(name, "filter") && count == 2) {
+        filter.len = size[1] / sizeof(struct sock_filter);
+        filter.filter = malloc(size[1]);
+        memcpy(filter.filter, word[1], size[1]);
+        return 0;
+    }
+    errno = EINVAL;
+    return -1;
+}
+
+/* --- commands --------------------------------------------------------------------------------- */
+
+static void become(char **word, int argc, int failed)
+{
+    /* word: uid, gid, folder, argv..., NULL, environment..., NULL */
+    struct { uint32_t error, where; } report = {0, AT_DROP};
+    struct { uint32_t version; int pid; } head = {0x20080522, 0};
+    uint32_t none[6] = {0};
+    uid_t uid = number(word[0]), gid = number(word[1]);
+    sigset_t nothing;
+    sigemptyset(&nothing);
+    for (int n = 1; n < NSIG; n++)
+        signal(n, SIG_DFL);
+    sigprocmask(SIG_SETMASK, &nothing, NULL);
+    umask(022);
+    for (int n = 0; n < limit_count; n++)
+        if (setrlimit(limits[n].kind, &limits[n].value))
+            goto fail;
+    for (int n = 0; n < 64; n++)
+        if (prctl(PR_CAPBSET_DROP, n) && errno != EINVAL)
+            goto fail;
+    if (setgroups(0, NULL) || setresgid(gid, gid, gid) || setresuid(uid, uid, uid))
+        goto fail;
+    if (syscall(SYS_capset, &head, none) || prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+        goto fail;
+    report.where = AT_CHDIR;
+    if (chdir(word[2]))
+        goto fail;
+    report.where = AT_DROP;
+    if (filter.len && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter))
+        goto fail;
+    report.where = AT_EXEC;
+    environ = word + 3 + argc + 1;
+    execvp(word[3], word + 3);
+fail:
+    report.error = errno;
+    if (write(failed, &report, sizeof report) < 0)
+        _exit(126);
+    _exit(127);
+}
+
+static void enter_group(int group)
+{
+    int fd = openat(group, "cgroup.procs", O_WRONLY | O_CLOEXEC);
+    if (fd < 0 || write(fd, "0", 1) != 1)
+        _exit(126);
+}
+
+static int run(struct item *i, char **word, int argc)
+{
+    int in[2] = {-1, -1}, out[2] = {-1, -1}, err[2] = {-1, -1}, failed[2] = {-1, -1};
+    char name[16];
+    snprintf(name, sizeof name, "%u", i->id);
+    if (mkdirat(groups, name, 0755))
+        return -1;
+    i->group = openat(groups, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (i->group < 0 || pipe2(in, O_CLOEXEC) || pipe2(out, O_CLOEXEC) || pipe2(err, O_CLOEXEC)
+        || pipe2(failed, O_CLOEXEC))
+        return -1;
+    i->pid = fork();
+    if (i->pid == 0) {
+        setsid();
+        enter_group(i->group);
+        dup2(in[0], 0);
+        dup2(out[1], 1);
+        dup2(err[1], 2);
+        become(word, argc, failed[1]);
+    }
+    int error = errno;
+    close(in[0]), close(out[1]), close(err[1]), close(failed[1]);
+    i->in = in[1], i->out = out[0], i->err = err[0];
+    fcntl(i->in, F_SETFL, O_NONBLOCK);
+    fcntl(i->out, F_SETFL, O_NONBLOCK);
+    fcntl(i->err, F_SETFL, O_NONBLOCK);
+    uint32_t report[2] = {0, 0};
+    /* The child execs or reports within a few system calls. */
+    if (i->pid > 0 && read(failed[0], report, sizeof report) == sizeof report)
+        i->ending.error = report[0], i->ending.where = report[1];
+    close(failed[0]);
+    errno = error;
+    return i->pid < 0 ? -1 : 0;
+}
+
+static void start_command(uint32_t id, char **word, int count)
+{
+    /* limit in ms (0: none), most output, argc, uid, gid, folder, argv..., environment... */
+    if (count < 7) {
+        done(id, EINVAL);
+        return;
+    }
+    struct item *i = add(COMMAND, id);
+    long limit_ms = number(word[0]);
+    int argc = number(word[2]), given = count - 3;
+    i->left[0] = i->left[1] = strtoull(word[1], NULL, 0);
+    char **words = calloc(given + 2, sizeof *words);
+    for (int at = 0; at < given; at++)
+        words[at + (at >= 3 + argc)] = word[3 + at];
+    if (run(i, words, argc)) {
+        i->ending.error = errno;
+        i->ending.where = AT_FORK;
+        i->exited = 1;
+    }
+    free(words);
+    i->deadline = limit_ms ? now() + limit_ms * 1000000ll : 0;
+}
+
+static void kill_group(struct item *i)
+{
+    if (i->group >= 0)
+        write_at(i->group, "cgroup.kill", "1", 1);
+    if (!i->dying_since)
+        i->dying_since = now();
+}
+
+static uint64_t counter(struct item *i, const char *file, const char *key)
+{
+    char text[4096], *line;
+    int fd = openat(i->group, file, O_RDONLY | O_CLOEXEC);
+    ssize_t size = fd < 0 ? 0 : read(fd, text, sizeof text - 1);
+    shut(&fd);
+    text[size > 0 ? size : 0] = 0;
+    size_t length = strlen(key);
+    for (char *rest = text; (line = strsep(&rest, "\n"));)
+        if (!strncmp(line, key, length) && line[length] == ' ')
+            return strtoull(line + length, NULL, 10);
+    return 0;
+}
+
+/* A command is over when its first process was waited for, the rest is gone and all output told. */
+static int finish(struct item *i)
+{
+    char name[16];
+    if (!i->dying_since)
+        kill_group(i);
+    int late = now() - i->dying_since > KILL_NS;
+    if ((i->out >= 0 || i->err >= 0) && !late)
+        return 0;
+    if (i->group >= 0) {
+        if (counter(i, "cgroup.events", "populated") && !late)
+            return 0;
+        i->ending.cpu_us = counter(i, "cpu.stat", "usage_usec");
+        i->ending.ooms = counter(i, "memory.events", "oom_kill");
+        i->ending.refused = counter(i, "pids.events", "max");
+    }
+    snprintf(name, sizeof name, "%u", i->id);
+    if (unlinkat(groups, name, AT_REMOVEDIR) && errno == EBUSY) {
+        if (!late)
+            return 0;
+        i->ending.flags |= UNKILLABLE;
+    }
+    tell(EXIT, i->id, &i->ending, sizeof i->ending);
+    drop(i);
+    return 1;
+}
+
+static void reap(void)
+{
+    struct signalfd_siginfo ignored[16];
+    while (read(children, ignored, sizeof ignored) > 0)
+        ;
+    for (;;) {
+        int status;
+        pid_t pid = waitpid(-1, &status, WNOHANG);
+        if (pid <= 0)
+            return;
+        for (struct item *i = items; i; i = i->next)
+            if (i->kind == COMMAND && i->pid == pid && !i->exited) {
+                i->exited = 1;
+                i->ending.status = status;
+            }
+    }
+}
+
+/* --- files ------------------------------------------------------------------------------------ */
+
+static void make_folders(char *path, uid_t uid)
+{
+    for (char *at = strchr(path + 1, '/'); at; at = strchr(at + 1, '/')) {
+        *at = 0;
+        if (!mkdir(path, 0755))
+            (void)!lchown(path, uid, uid);
+        *at = '/';
+    }
+}
+
+/* A regular, stored file below the root; links of /proc are never followed. */
+static int open_stored(const char *path, int flags, int mode, struct stat *state)
+{
+    struct open_how how = {
+        .flags = flags | O_NONBLOCK | O_NOCTTY | O_CLOEXEC,
+        .mode = flags & O_CREAT ? mode & 07777 : 0,
+        .resolve = RESOLVE_NO_MAGICLINKS,
+    };
+    struct statfs system;
+    int fd = syscall(SYS_openat2, AT_FDCWD, path, &how, sizeof how);
+    if (fd < 0)
+        return -1;
+    int error = 0;
+    if (fstat(fd, state) || fstatfs(fd, &system))
+        error = errno;
+    else if (S_ISDIR(state->st_mode))
+        error = EISDIR;
+    else if (!S_ISREG(state->st_mode))
+        error = EINVAL;
+    else if (system.f_type == 0x9fa0)
+        error = EACCES;
+    if (!error)
+        return fd;
+    close(fd);
+    errno = error;
+    return -1;
+}
+
+static void start_read(uint32_t id, char **word, int count)
+{
+    struct stat state;
+    if (count != 3) {
+        done(id, EINVAL);
+        return;
+    }
+    int fd = open_stored(word[0], O_RDONLY, 0, &state);
+    uint64_t most = strtoull(word[1], NULL, 0);
+    if (fd < 0) {
+        done(id, errno);
+        return;
+    }
+    if (number(word[2]))
+        unlink(word[0]);
+    if ((uint64_t)state.st_size > most) {
+        close(fd);
+        done(id, EFBIG);
+        return;
+    }
+    struct item *i = add(READING, id);
+    i->out = fd;
+    i->left[0] = most;
+}
+
+static void start_write(uint32_t id, char **word, int count)
+{
+    struct stat state;
+    struct item *i = add(WRITING, id);
+    uid_t uid = count == 3 ? number(word[2]) : 0;
+    if (count != 3) {
+        i->ending.error = EINVAL;
+        return;
+    }
+    make_folders(word[0], uid);
+    i->out = open_stored(word[0], O_WRONLY | O_CREAT, number(word[1]), &state);
+    if (i->out < 0 || ftruncate(i->out, 0) || fchown(i->out, uid, uid)
+        || fchmod(i->out, number(word[1]) & 07777))
+        i->ending.error = errno;
+}
+
+static void take_write(struct item *i, const char *data, size_t size)
+{
+    if (!size) {
+        done(i->id, i->ending.error);
+        drop(i);
+        return;
+    }
+    while (size && !i->ending.error) {
+        ssize_t n = write(i->out, data, size);
+        if (n < 0)
+            i->ending.error = errno;
+        else
+            data += n, size -= n;
+    }
+}
+
+/* --- relays: sockets inside that the owner serves ----------------------------------------------- */
+
+static void start_listening(uint32_t id, char **word, int count)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), one = 1;
+    address.sin_port = htons(count == 1 ? number(word[0]) : 0);
+    if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one)
+        || bind(fd, (struct sockaddr *)&address, sizeof address) || listen(fd, 64)) {
+        done(id, errno);
+        shut(&fd);
+        return;
+    }
+    add(LISTENING, id)->out = fd;
+    done(id, 0);
+}
+
+static void accept_one(struct item *listening)
+{
+    int fd = accept4(listening->out, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (fd < 0)
+        return;
+    struct item *i = add(RELAY, next_accepted++);
+    next_accepted |= 0x80000000u;
+    i->in = i->out = fd;
+    i->left[0] = 4 * CHUNK;
+    tell(ACCEPT, i->id, &listening->id, sizeof listening->id);
+}
+
+/* --- the loop --------------------------------------------------------------------------------- */
+
+/* Sends on what a pipe, socket or file holds; what is over the limit is dropped. */
+static void forward(struct item *i, int *fd, int kind, int which)
+{
+    static char data[CHUNK];
+    size_t most = sizeof data;
+    if (i->kind == RELAY && i->left[0] < most)
+        most = i->left[0];
+    ssize_t size = read(*fd, data, most);
+    if (size < 0 && (errno == EAGAIN || errno == EINTR))
+        return;
+    if (i->kind == READING) {
+        if (size > 0 && (uint64_t)size <= i->left[0]) {
+            i->left[0] -= size;
+            tell(DATA, i->id, data, size);
+        } else {
+            done(i->id, size < 0 ? errno : size ? EFBIG : 0);
+            drop(i);
+        }
+        return;
+    }
+    if (size <= 0) {
+        if (i->kind == RELAY) {
+            tell(OUT, i->id, NULL, 0);
+            i->out = -1;
+            if (i->in < 0 || size < 0)
+                drop(i);
+        } else
+            shut(fd);
+        return;
+    }
+    size_t told = (uint64_t)size < i->left[which] ? (size_t)size : i->left[which];
+    if (told < (size_t)size)
+        i->ending.flags |= TRUNCATED;
+    i->left[which] -= told;
+    if (told)
+        tell(kind, i->id, data, told);
+}
+
+static void end_input(struct item *i)
+{
+    free(i->pending.data);
+    i->pending = (struct buffer){0};
+    if (i->kind == COMMAND) {
+        shut(&i->in);
+        return;
+    }
+    int fd = i->in;
+    i->in = -1;
+    if (i->out >= 0)
+        shutdown(fd, SHUT_WR);
+    else {
+        close(fd);
+        drop(i);
+    }
+}
+
+static void feed(struct item *i)
+{
+    uint32_t taken = 0;
+    while (held(&i->pending)) {
+        ssize_t size = write(i->in, i->pending.data + i->pending.at, held(&i->pending));
+        if (size < 0 && errno == EAGAIN)
+            break;
+        if (size < 0) {
+            end_input(i);
+            return;
+        }
+        i->pending.at += size;
+        taken += size;
+    }
+    if (taken)
+        tell(CREDIT, i->id, &taken, sizeof taken);
+    if (i->input_ended && !held(&i->pending))
+        end_input(i);
+}
+
+static void take_input(struct item *i, const char *data, size_t size)
+{
+    if (i->kind == WRITING)
+        take_write(i, data, size);
+    else if (i->in >= 0) {
+        if (size)
+            append(&i->pending, data, size);
+        else
+            i->input_ended = 1;
+        feed(i);
+    }
+}
+
+static void freeze(int on)
+{
+    frozen = on;
+    write_at(groups, "cgroup.freeze", on ? "1" : "0", 1);
+    for (int turn = 0; on && turn < 1000; turn++) {
+        struct item box = {.group = groups};
+        if (counter(&box, "cgroup.events", "frozen"))
+            return;
+        usleep(1000);
+    }
+}
+
+/* After a restore: what ran before belongs to someone else; nothing random may be shared. */
+static int start(char **word, const uint32_t *size, int count)
+{
+    struct { int bits, size; char seed[64]; } entropy = {512, 64, {0}};
+    if (count != 2 || size[0] != sizeof entropy.seed) {
+        errno = EINVAL;
+        return -1;
+    }
+    freeze(0);
+    for (struct item *i = items, *next; i; i = next) {
+        next = i->next;
+        if (i->kind == COMMAND)
+            kill_group(i);
+        else
+            drop(i);
+    }
+    memcpy(entropy.seed, word[0], sizeof entropy.seed);
+    int fd = open("/dev/urandom", O_RDWR | O_CLOEXEC);
+    int failed = fd < 0 || ioctl(fd, RNDADDENTROPY, &entropy) || ioctl(fd, RNDRESEEDCRNG);
+    shut(&fd);
+    int64_t us = strtoll(word[1], NULL, 10);
+    struct timespec wall = {us / 1000000, us % 1000000 * 1000};
+    return failed || clock_settime(CLOCK_REALTIME, &wall) ? -1 : 0;
+}
+
+static void kill_one(struct item *i, char **word, int count)
+{
+    /* nothing: the whole tree, or the connection; a pid and a signal: that process only */
+    if (count == 2)
+        kill(number(word[0]), number(word[1]));
+    else if (i->kind == COMMAND)
+        kill_group(i);
+    else if (i->kind == RELAY || i->kind == LISTENING)
+        drop(i);
+}
+
+static void handle(int kind, uint32_t id, char *body, uint32_t size)
+{
+    struct item *i = find(id);
+    if (kind == INPUT) {
+        if (i)
+            take_input(i, body, size);
+        return;
+    }
+    if (kind == WINDOW) {
+        uint32_t more;
+        memcpy(&more, body, sizeof more);
+        if (i && i->kind == RELAY)
+            i->left[0] += more;
+        return;
+    }
+    /* A list of words: each its length, its bytes and a NUL. */
+    int count = 0;
+    for (uint32_t at = 0, n; at + 4 < size; at += 5 + n, count++)
+        memcpy(&n, body + at, 4);
+    char **word = calloc(count + 1, sizeof *word);
+    uint32_t *sizes = calloc(count + 1, sizeof *sizes);
+    for (uint32_t at = 0, n = 0; n < (uint32_t)count; at += 5 + sizes[n], n++) {
+        memcpy(&sizes[n], body + at, 4);
+        word[n] = body + at + 4;
+    }
+    switch (kind) {
+    case STEP: done(id, count && !step(word, sizes, count) ? 0 : errno); break;
+    case START: done(id, start(word, sizes, count) ? errno : 0); break;
+    case EXEC: start_command(id, word, count); break;
+    case KILL: if (i) kill_one(i, word, count); break;
+    case READ: start_read(id, word, count); break;
+    case WRITE: start_write(id, word, count); break;
+    case FREEZE: freeze(1); done(id, 0); break;
+    case THAW: freeze(0); done(id, 0); break;
+    case LISTEN: start_listening(id, word, count); break;
+    default: done(id, ENOSYS);
+    }
+    free(word);
+    free(sizes);
+}
+
+static void take_frames(void)
+{
+    static char data[CHUNK];
+    ssize_t size;
+    while ((size = read(port, data, sizeof data)) > 0) {
+        append(&inbox, data, size);
+        struct frame head;
+        while (held(&inbox) >= sizeof head) {
+            memcpy(&head, inbox.data + inbox.at, sizeof head);
+            if (head.size > MAX_FRAME)
+                die("a frame is too long");
+            if (held(&inbox) < sizeof head + head.size)
+                break;
+            handle(head.kind, head.id, inbox.data + inbox.at + sizeof head, head.size);
+            inbox.at += sizeof head + head.size;
+        }
+    }
+    if (size == 0)  /* nobody holds the other end: between a snapshot and its restore */
+        usleep(1000);
+}
+
+static void send_queue(void)
+{
+    while (held(&queue)) {
+        ssize_t size = write(port, queue.data + queue.at, held(&queue));
+        if (size <= 0)
+            return;
+        queue.at += size;
+    }
+}
+
+static void look_after(struct item *i, int64_t at)
+{
+    if (i->kind != COMMAND || frozen)
+        return;
+    if (i->deadline && at >= i->deadline && !i->exited && !i->dying_since) {
+        i->ending.flags |= TIMED_OUT;
+        kill_group(i);
+    }
+    if (i->exited)
+        finish(i);
+}
+
+static int wait_ms(void)
+{
+    int64_t at = now(), wait = 1000;
+    for (struct item *i = items; i && !frozen; i = i->next) {
+        if (i->kind != COMMAND)
+            continue;
+        int64_t left = i->dying_since || i->exited ? 1 : wait;
+        if (!i->dying_since && !i->exited && i->deadline)
+            left = (i->deadline - at) / 1000000 + 1;
+        if (left < wait)
+            wait = left < 0 ? 0 : left;
+    }
+    return wait;
+}
+
+static int poll_once(void)
+{
+    static struct pollfd *list;
+    static struct { uint32_t id; int which; } *owner;
+    static int room;
+    int count = 2, full = held(&queue) >= MAX_QUEUE, needed = 2;
+    for (struct item *i = items; i; i = i->next)
+        needed += 3;
+    if (needed > room) {
+        room = needed * 2;
+        list = realloc(list, room * sizeof *list);
+        owner = realloc(owner, room * sizeof *owner);
+    }
+    list[0] = (struct pollfd){port, POLLIN | (held(&queue) ? POLLOUT : 0), 0};
+    list[1] = (struct pollfd){children, POLLIN, 0};
+    for (struct item *i = items; i && !frozen; i = i->next) {
+        int fds[3] = {i->out, i->err, held(&i->pending) ? i->in : -1};
+        if (full || i->kind == WRITING || (i->kind == RELAY && !i->left[0]))
+            fds[0] = fds[1] = -1;
+        for (int which = 0; which < 3; which++)
+            if (fds[which] >= 0) {
+                list[count] = (struct pollfd){fds[which], which == 2 ? POLLOUT : POLLIN, 0};
+                owner[count].id = i->id;
+                owner[count++].which = which;
+            }
+    }
+    if (poll(list, count, wait_ms()) < 0 && errno != EINTR)
+        die("poll");
+    if (list[0].revents)
+        take_frames();
+    if (list[1].revents)
+        reap();
+    for (int at = 2; at < count; at++) {
+        struct item *i = list[at].revents ? find(owner[at].id) : NULL;
+        int which = owner[at].which;
+        if (!i || frozen)
+            continue;
+        if (which == 2)
+            feed(i);
+        else if (i->kind == LISTENING)
+            accept_one(i);
+        else if ((which ? i->err : i->out) >= 0)
+            forward(i, which ? &i->err : &i->out, which ? ERR : OUT, which);
+    }
+    int64_t at = now();
+    for (struct item *i = items, *next; i; i = next) {
+        next = i->next;
+        look_after(i, at);
+    }
+    send_queue();
+    return 1;
+}
+
+/* --- birth ------------------------------------------------------------------------------------ */
+
+static void load_modules(void)
+{
+    char name[256], path[300];
+    FILE *list = fopen("/modules/order", "re");
+    while (list && fscanf(list, "%255s", name) == 1) {
+        snprintf(path, sizeof path, "/modules/%s", name);
+        int fd = open(path, O_RDONLY | O_CLOEXEC);
+        if (fd < 0 || (syscall(SYS_finit_module, fd, "", 0) && errno != EEXIST))
+            die(name);
+        close(fd);
+    }
+    if (list)
+        fclose(list);
+}
+
+static int open_port(void)
+{
+    for (int64_t began = now(); now() - began < PORT_NS; usleep(2000)) {
+        DIR *folder = opendir("/dev");
+        struct dirent *entry;
+        char path[300];
+        while (folder && (entry = readdir(folder)))
+            if (!strncmp(entry->d_name, "vport", 5)) {
+                snprintf(path, sizeof path, "/dev/%s", entry->d_name);
+                closedir(folder);
+                return open(path, O_RDWR | O_NONBLOCK | O_CLOEXEC);
+            }
+        if (folder)
+            closedir(folder);
+    }
+    errno = ENODEV;
+    return -1;
+}
+
+static int serve(void *nothing)
+{
+    (void)nothing;
+    sigset_t child;
+    sigemptyset(&child);
+    sigaddset(&child, SIGCHLD);
+    signal(SIGPIPE, SIG_IGN);
+    if (sigprocmask(SIG_BLOCK, &child, NULL))
+        die("signals");
+    children = signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK);
+    if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL))
+        die("namespace");
+    tell(HELLO, 0, "1", 1);
+    while (poll_once())
+        ;
+    return 0;
+}
+
+int main(void)
+{
+    static char stack[1 << 20] __attribute__((aligned(16)));
+    const char *folders[] = {"/dev", "/proc", "/groups", "/layers", "/box", "/disk"};
+    for (size_t n = 0; n < sizeof folders / sizeof *folders; n++)
+        mkdir(folders[n], 0755);
+    if (mount("dev", "/dev", "devtmpfs", 0, "") && errno != EBUSY)
+        die("/dev");
+    if (mount("proc", "/proc", "proc", 0, "") || mount("groups", "/groups", "cgroup2", 0, ""))
+        die("/proc and groups");
+    const char *all = "+memory +pids +cpu";
+    if (mkdir("/groups/box", 0755)
+        || write_at(AT_FDCWD, "/groups/cgroup.subtree_control", all, strlen(all))
+        || write_at(AT_FDCWD, "/groups/box/cgroup.subtree_control", all, strlen(all)))
+        die("control groups");
+    load_modules();
+    port = open_port();
+    if (port < 0)
+        die("no port to the owner");
+    int spaces = CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWNET;
+    pid_t pid = clone(serve, stack + sizeof stack, spaces | SIGCHLD, NULL);
+    if (pid < 0)
+        die("namespaces");
+    close(port);
+    while (wait(NULL) != pid)
+        ;
+    reboot(RB_AUTOBOOT);
+    for (;;)
+        pause();
+}

@@ -1,0 +1,245 @@
+"""The microVM backend: each sandbox is a small virtual machine under QEMU.
+
+A kernel of its own stands between candidate and host; QEMU itself runs in a jail. Guests run under
+KVM where one really boots, else emulated (TCG): slow, with the same walls. A guest is booted once
+per kind of spec and kept as a snapshot, from which sandboxes start (`templates.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Literal
+
+from quintain.errors import (
+    CapabilityError,
+    ConfigError,
+    IsolationError,
+    SandboxError,
+    SandboxTimeout,
+)
+from quintain.protocols import Probe
+from quintain.record import Json
+from quintain.sandbox import cgroups, probe
+from quintain.sandbox.microvm import (
+    archive,
+    kernel,
+    layers,
+    layout,
+    limits,
+    templates,
+)
+from quintain.sandbox.microvm.accelerator import Answer, find
+from quintain.sandbox.microvm.machine import Accelerator, Hardware, Jail, Machine, program
+from quintain.sandbox.microvm.sandbox import MicrovmSandbox
+from quintain.task import SandboxSpec
+
+EMULATED = 8.0
+"""How many times longer an emulated guest may take to start than the spec says."""
+FIRST_UID, UIDS = 0x68000000, 0x08000000
+
+
+class MicrovmBackend:
+    """Opens microVMs.
+
+    Args:
+        allow_weaker: accepted for symmetry with other backends; nothing here is ever weaker.
+        accelerator: "kvm", "tcg" (emulation), or "auto": KVM where a guest boots under it.
+        kernel: a folder with `vmlinuz` and `modules`; None: the one fetched by
+            `python -m quintain.sandbox.microvm.kernel`.
+        templates: start sandboxes from a snapshot of a booted guest; else boot each one.
+    """
+
+    name = "microvm"
+
+    def __init__(
+        self,
+        *,
+        allow_weaker: bool = False,
+        accelerator: Literal["auto", "kvm", "tcg"] = "auto",
+        kernel: str | os.PathLike[str] | None = None,
+        templates: bool = True,
+    ) -> None:
+        self.allow_weaker = allow_weaker
+        self.accelerator = accelerator
+        self.kernel = kernel
+        self.keep_templates = templates
+        self._answer: Answer | None = None
+        self._preparing = asyncio.Lock()
+        self._disks: dict[str | None, list[tuple[str, Path]]] = {}
+        self._open: set[MicrovmSandbox] = set()
+        self._numbers = 0
+        self._groups: cgroups.Groups | None = None
+        self._name = f"{cgroups.owner_name()}.vm{id(self):x}"
+
+    async def open(self, spec: SandboxSpec) -> MicrovmSandbox:
+        """A fresh sandbox; see `quintain.protocols.SandboxBackend.open`."""
+        _refuse(spec)
+        async with self._preparing:
+            hardware, steps = await self._prepare(spec)
+            state = templates.path(hardware, steps)
+            if self.keep_templates and not state.is_file():
+                await self._make_template(spec, hardware, steps, state)
+        with contextlib.ExitStack() as stack:
+            fd = -1
+            if self.keep_templates:
+                fd = os.open(state, os.O_RDONLY | os.O_CLOEXEC)
+                stack.callback(os.close, fd)
+                os.utime(state)
+            async with self._started(spec, hardware, fd) as (machine, group):
+                if self.keep_templates:
+                    await machine.monitor.loaded()
+                await self._wake(machine, steps, restored=self.keep_templates)
+        sandbox = MicrovmSandbox(spec, machine, group)
+        self._open.add(sandbox)
+        return sandbox
+
+    async def probe(self) -> Probe:
+        """Boots a guest and attacks from inside; says what holds, and how guests run here."""
+        try:
+            async with self._preparing:
+                await self._prepare(probe.SPEC)
+        except (SandboxError, OSError) as error:
+            names = error.missing if isinstance(error, IsolationError) else ("microvm",)
+            return Probe(
+                backend=self.name,
+                available=False,
+                missing=dict.fromkeys(names, str(error)),
+                advice=str(error),
+            )
+        answer = self._answer
+        assert answer is not None
+        details: dict[str, Json] = {
+            "accelerator": answer.accelerator,
+            "machine": answer.machine,
+            "why_not_kvm": answer.why,
+            "qemu_groups": (self._groups or cgroups.find()).version,
+        }
+        advice = "" if answer.accelerator == "kvm" else f"guests are emulated: {answer.why}"
+        return await probe.probe(self, {}, advice, details, patience=EMULATED)
+
+    async def close(self) -> None:
+        """Ends every sandbox of this backend."""
+        opened, self._open = self._open, set()
+        await asyncio.gather(*(sandbox.close() for sandbox in opened))
+        if self._groups is not None:
+            await asyncio.to_thread(cgroups.remove, self._groups, self._name)
+
+    # --- preparation, once ----------------------------------------------------------------------
+
+    async def _prepare(self, spec: SandboxSpec) -> tuple[Hardware, list[layout.Step]]:
+        """What the guest of a spec has, and the steps that build its root."""
+        if self._groups is None:
+            self._groups = await asyncio.to_thread(cgroups.find)
+            await asyncio.to_thread(cgroups.sweep, self._groups)
+            await asyncio.to_thread(templates.prune)
+        program()
+        found = await asyncio.to_thread(kernel.find, self.kernel)
+        agent, _ = await asyncio.to_thread(archive.programs)
+        initial = await asyncio.to_thread(archive.initial_disk, found, agent)
+        answer = await self._accelerated(found.image, initial)
+        disks = self._disks.get(spec.image)
+        if disks is None:
+            disks = self._disks[spec.image] = await asyncio.to_thread(layers.of, spec)
+        files = tuple(file for _, file in disks)
+        hardware = Hardware(
+            accelerator=answer.accelerator,
+            machine=answer.machine,
+            kernel=found.image,
+            initial_disk=initial,
+            disks=files,
+            memory_mb=layout.memory_mb(spec),
+            processors=layout.processors(spec),
+        )
+        return hardware, layout.steps(spec, [place for place, _ in disks], layers.links(spec))
+
+    async def _accelerated(self, image: Path, initial: Path) -> Answer:
+        if self._answer is None and self.accelerator == "auto":
+            self._answer = await find(image, initial, await self._jail())
+        elif self._answer is None:
+            chosen: Accelerator = "kvm" if self.accelerator == "kvm" else "tcg"
+            machine = "microvm" if chosen == "kvm" else "q35"
+            self._answer = Answer(chosen, machine, f"accelerator={chosen!r} was given")
+        return self._answer
+
+    async def _jail(self, groups: tuple[str, ...] = ()) -> Jail:
+        _, jail = await asyncio.to_thread(archive.programs)
+        self._numbers += 1
+        if os.geteuid() != 0:
+            return Jail(jail, 0, groups)
+        number = (os.getpid() % 32768) * 4096 + self._numbers % 4096
+        return Jail(jail, FIRST_UID + number % UIDS, groups)
+
+    # --- machines -------------------------------------------------------------------------------
+
+    @contextlib.asynccontextmanager
+    async def _started(
+        self, spec: SandboxSpec, hardware: Hardware, state: int = -1
+    ) -> AsyncIterator[tuple[Machine, limits.Group]]:
+        """A machine that comes up within its time, and ends if anything inside fails."""
+        assert self._groups is not None
+        limit_s = spec.startup_s * (EMULATED if hardware.accelerator == "tcg" else 1.0)
+        group = await asyncio.to_thread(
+            limits.make, self._groups, self._name, self._numbers + 1, hardware
+        )
+        machine = None
+        try:
+            async with asyncio.timeout(limit_s):
+                machine = await Machine.start(hardware, await self._jail(group.joins), state)
+                yield machine, group
+        except BaseException as error:
+            if machine is not None:
+                await machine.end()
+            await asyncio.to_thread(group.remove)
+            if isinstance(error, TimeoutError) and not isinstance(error, SandboxError):
+                said = machine.explain(error) if machine is not None else error
+                raise SandboxTimeout(f"not up within {limit_s:.0f} s: {said}") from error
+            if isinstance(error, OSError | SandboxError) and not isinstance(error, IsolationError):
+                raise machine.explain(error) if machine is not None else error from error
+            raise
+
+    async def _wake(self, machine: Machine, steps: list[layout.Step], *, restored: bool) -> None:
+        await machine.monitor.do("cont")
+        if not restored:
+            await machine.guest.greeted()
+            await templates.build_root(machine.guest, steps)
+        await machine.guest.start()
+
+    async def _make_template(
+        self, spec: SandboxSpec, hardware: Hardware, steps: list[layout.Step], target: Path
+    ) -> None:
+        """Boots a guest of the kind, stops it and keeps its state."""
+        draft, fd = templates.draft()
+        try:
+            async with self._started(spec, hardware) as (machine, group):
+                await self._wake(machine, steps, restored=False)
+                await templates.warm(machine.guest)
+                await machine.monitor.save(fd)
+            await machine.end()
+            await asyncio.to_thread(group.remove)
+            draft.replace(target)
+        finally:
+            os.close(fd)
+            draft.unlink(missing_ok=True)
+
+
+def _refuse(spec: SandboxSpec) -> None:
+    asked = [name for name in ("packages", "apt", "setup", "dockerfile") if getattr(spec, name)]
+    if spec.network.mode != "none":
+        asked.append(f"network mode {spec.network.mode!r}")
+    if spec.user not in ("sandbox", "root"):
+        asked.append(f"user {spec.user!r} (it knows 'sandbox' and 'root')")
+    if spec.image is not None and not os.path.isdir(spec.image):
+        raise ConfigError(
+            f"image {spec.image!r}: expected a directory with a root file system, found none"
+        )
+    if asked:
+        raise CapabilityError(
+            f"the microVM sandbox cannot do this yet: {', '.join(asked)}. "
+            "Give a prepared root file system as `image`, or drop it from the spec"
+        )
+    if os.uname().machine != "x86_64":
+        raise IsolationError("microVMs are built for x86_64 only", ("microvm",))

@@ -1,0 +1,71 @@
+"""What the owner and the guest agent (`agent.c`) say to each other over one serial port.
+
+A frame is a head (length of the body, id, kind) and a body. Requests are lists of words; streams
+carry raw bytes, and an empty one ends a stream. Whatever goes on at the same time has an id of its
+own: a command, a file on its way, a connection.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+STEP, START, EXEC, INPUT, KILL, READ, WRITE, FREEZE, THAW, LISTEN, WINDOW = range(1, 12)
+"""To the guest. Words: STEP as in `layout.py`; START seed, microseconds; EXEC limit in ms (0:
+none), most output, argc, uid, gid, folder, argv, environment; KILL nothing (the whole tree), or pid
+and signal; READ path, most bytes, "1" to remove it; WRITE path, mode, uid, and then INPUT; LISTEN
+port."""
+HELLO, DONE, OUT, ERR, EXIT, CREDIT, DATA, ACCEPT = range(64, 72)
+"""From the guest. DONE: an errno, 0 for success; EXIT: `Ending`; CREDIT: bytes of INPUT taken."""
+
+HEAD = struct.Struct("<IIB")
+NUMBER = struct.Struct("<I")
+ERRNO = struct.Struct("<i")
+_ENDING = struct.Struct("<iiBBQII")
+CHUNK = 1 << 16
+INPUT_WINDOW = 4 * CHUNK
+"""How many bytes of INPUT may be on their way to one command or connection."""
+MAX_FRAME = 16 << 20
+
+AT_FORK, AT_DROP, AT_CHDIR, AT_EXEC = 1, 2, 3, 4
+TIMED_OUT, TRUNCATED, UNKILLABLE = 1, 2, 4
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a command ended."""
+
+    status: int
+    """As waitpid gives it."""
+    error: int
+    """An errno, when it could not be started."""
+    where: int
+    """What failed then: AT_FORK..."""
+    flags: int
+    """TIMED_OUT, TRUNCATED, UNKILLABLE."""
+    cpu_us: int
+    ooms: int
+    """Its processes that were killed for memory."""
+    refused: int
+    """Its forks that the process limit refused."""
+
+
+def ending(body: bytes) -> Ending:
+    """Reads the body of an EXIT frame."""
+    return Ending(*_ENDING.unpack(body))
+
+
+def frame(kind: int, number: int, body: bytes = b"") -> bytes:
+    """One frame."""
+    return HEAD.pack(len(body), number, kind) + body
+
+
+def words(values: Sequence[str | bytes | int]) -> bytes:
+    """The body of a request."""
+    parts = []
+    for value in values:
+        data = value if isinstance(value, bytes) else os.fsencode(str(value))
+        parts.append(NUMBER.pack(len(data)) + data + b"\0")
+    return b"".join(parts)

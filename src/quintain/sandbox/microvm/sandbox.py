@@ -1,0 +1,174 @@
+"""An open microVM, seen from its owner."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import time
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from quintain.errors import SandboxError, SandboxTimeout
+from quintain.protocols import ExecResult
+from quintain.sandbox import layout as native_layout
+from quintain.sandbox.microvm import frames, layout
+from quintain.sandbox.microvm.guest import Running
+from quintain.sandbox.microvm.limits import Group
+from quintain.sandbox.microvm.machine import Machine
+from quintain.task import SandboxSpec
+
+GRACE_S = 30.0
+"""How much longer than a command's limit the agent may take to report; emulation is slow."""
+
+Killed = Literal["", "timeout", "memory", "pids"]
+
+
+class MicrovmSandbox:
+    """An open sandbox of `MicrovmBackend`."""
+
+    capabilities: frozenset[str] = frozenset()
+
+    def __init__(self, spec: SandboxSpec, machine: Machine, group: Group) -> None:
+        self.spec = spec
+        self._machine = machine
+        self._group = group
+        self._user = layout.user(spec)
+        self._env = native_layout.environment(spec)
+        self._closed = False
+
+    @property
+    def process_id(self) -> int:
+        """Of its QEMU."""
+        return self._machine.process.pid
+
+    # --- commands -------------------------------------------------------------------------------
+
+    async def exec(
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: bytes | str = b"",
+        timeout_s: float | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+    ) -> ExecResult:
+        """Runs a command to its end, or kills its whole tree at the limit.
+
+        What the command leaves running is killed when it ends. See
+        `quintain.protocols.Sandbox.exec`.
+        """
+        if not argv:
+            raise ValueError("argv is empty: expected a program and its arguments")
+        limit_s = self.spec.exec_s if timeout_s is None else timeout_s
+        data = stdin.encode() if isinstance(stdin, str) else stdin
+        where = self._path(cwd) if cwd else self.spec.workdir
+        began = time.monotonic()
+        running = await self._start(argv, env, where, limit_s)
+        feeding = asyncio.create_task(running.feed(data))
+        try:
+            ending = await self._ended(running, limit_s)
+        finally:
+            feeding.cancel()
+            await asyncio.gather(feeding, return_exceptions=True)
+            self._machine.guest.forget(running)
+            if not running.ended.done() and not self._machine.guest.broken:
+                await running.kill()
+        return _result(ending, running, argv, where, time.monotonic() - began)
+
+    async def _start(
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str] | None,
+        cwd: str,
+        limit_s: float,
+    ) -> Running:
+        pairs = [f"{name}={value}" for name, value in {**self._env, **(env or {})}.items()]
+        for word in (cwd, *argv, *pairs):
+            if "\0" in word:
+                raise ValueError(f"a NUL byte in {word[:80]!r}: no command can take it")
+        return await self._machine.guest.execute(
+            argv,
+            env=pairs,
+            cwd=cwd,
+            uid=self._user,
+            limit_ms=min(0x7FFFFFFF, max(1, round(limit_s * 1000))),
+            most=self.spec.max_output_bytes,
+        )
+
+    async def _ended(self, running: Running, limit_s: float) -> frames.Ending:
+        try:
+            async with asyncio.timeout(limit_s + GRACE_S):
+                return await asyncio.shield(running.ended)
+        except TimeoutError as error:
+            self._machine.guest.lose("its agent did not report in time")
+            raise SandboxTimeout("the sandbox is broken: its agent did not report") from error
+
+    # --- files ----------------------------------------------------------------------------------
+
+    def _path(self, path: str) -> str:
+        where = path if path.startswith("/") else f"{self.spec.workdir}/{path}"
+        if "\0" in where:
+            raise ValueError(f"a NUL byte in the path {path!r}")
+        return where
+
+    async def _call(
+        self, kind: int, path: str, *values: int, content: bytes | None = None
+    ) -> bytes:
+        where = self._path(path)
+        try:
+            return await self._machine.guest.call(kind, [where, *values], content)
+        except TimeoutError as error:
+            raise SandboxTimeout(f"the sandbox did not answer about {path!r} in time") from error
+        except SandboxError:
+            raise
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, path) from None
+
+    async def read(self, path: str, *, max_bytes: int = 10_000_000) -> bytes:
+        """The content of a regular file; see `quintain.protocols.Sandbox.read`."""
+        return await self._call(frames.READ, path, max_bytes, 0)
+
+    async def write(self, path: str, data: bytes | str, *, mode: int = 0o644) -> None:
+        """Writes a file, making its folders; see `quintain.protocols.Sandbox.write`."""
+        content = data.encode() if isinstance(data, str) else data
+        await self._call(frames.WRITE, path, mode, self._user, content=content)
+
+    async def close(self) -> None:
+        """Ends the machine; may be called twice."""
+        if not self._closed:
+            self._closed = True
+            try:
+                await self._machine.end()
+            finally:
+                await asyncio.to_thread(self._group.remove)
+
+
+def _result(
+    ending: frames.Ending, running: Running, argv: Sequence[str], cwd: str, wall_s: float
+) -> ExecResult:
+    killed: Killed = ""
+    stderr = bytes(running.err)
+    exit_code = os.waitstatus_to_exitcode(ending.status)
+    if ending.error:
+        missing = ending.error == errno.ENOENT and ending.where == frames.AT_EXEC
+        exit_code = 127 if missing else 126
+        what = f"the folder {cwd!r}" if ending.where == frames.AT_CHDIR else f"{argv[0]!r}"
+        stderr += f"cannot run {what}: {os.strerror(ending.error)}\n".encode()
+        if ending.where == frames.AT_FORK or ending.error == errno.EAGAIN:
+            killed = "pids"
+    elif ending.flags & frames.TIMED_OUT:
+        killed = "timeout"
+    elif exit_code and ending.ooms:
+        killed = "memory"
+    elif exit_code and ending.refused:
+        killed = "pids"
+    return ExecResult(
+        exit_code=exit_code,
+        stdout=bytes(running.out),
+        stderr=stderr,
+        wall_s=wall_s,
+        cpu_s=ending.cpu_us / 1e6,
+        killed=killed,
+        truncated=bool(ending.flags & frames.TRUNCATED),
+    )
