@@ -160,6 +160,7 @@ environments = Registry(
         "python": "quintain.envs.python:environment",
         "calculator": "quintain.envs.calculator:environment",
         "calculator-hard": "quintain.envs.calculator:hard",
+        "terminal": "quintain.envs.terminal:environment",
     },
 )
 verifiers = Registry(
@@ -168,6 +169,7 @@ verifiers = Registry(
         "function": "quintain.verifiers.function:as_verifier",
         "answer": "quintain.verifiers.answer:Answer",
         "tests": "quintain.verifiers.tests:Tests",
+        "terminal": "quintain.verifiers.terminal:Terminal",
         "sql": "quintain.verifiers.sql:Sql",
         "calls": "quintain.verifiers.calls:Calls",
     },

@@ -17,7 +17,13 @@ def plant_case(task, secret):
     return task.model_copy(update={"answer": {**task.answer, "cases": [*cases, extra]}})
 
 
-PLANT = {"python": plant_case}
+def plant_file(task, secret):
+    """A file that must hold the secret."""
+    files = {**task.answer.get("files", {}), "planted.txt": secret}
+    return task.model_copy(update={"answer": {**task.answer, "files": files}})
+
+
+PLANT = {"python": plant_case, "terminal": plant_file}
 
 
 def text(messages):
