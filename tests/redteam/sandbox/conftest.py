@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import platform
@@ -10,11 +11,13 @@ import sys
 
 import pytest
 
+from loopback import Authority, Names
 from quintain.errors import IsolationError
 from quintain.registry import sandboxes
 from quintain.sandbox.filter import TABLES
 from quintain.sandbox.native import NativeBackend
-from quintain.task import SandboxSpec
+from quintain.sandbox.network import PORT
+from quintain.task import NetworkPolicy, SandboxSpec
 
 
 def pytest_generate_tests(metafunc):
@@ -124,3 +127,95 @@ def as_root():
     """Skips where the control needs to be root."""
     if os.geteuid() != 0:
         pytest.skip("the control needs root")
+
+
+# --- the network --------------------------------------------------------------------------------
+
+RAW = """
+import json, socket, sys
+address, port, close = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
+answers = []
+for data in json.load(sys.stdin):
+    with socket.create_connection((address, port), timeout=15) as s:
+        got = b""
+        try:
+            s.sendall(bytes.fromhex(data))
+            if close:
+                s.shutdown(socket.SHUT_WR)
+            while piece := s.recv(65536):
+                got += piece
+        except (ConnectionResetError, BrokenPipeError):
+            pass
+    answers.append(got.decode("latin-1"))
+print(json.dumps(answers))
+"""
+
+
+@pytest.fixture
+def names():
+    """The resolver of networked sandboxes; every name is on loopback."""
+    return Names(site_test=[["127.0.0.1"]], other_test=[["127.0.0.1"]])
+
+
+@pytest.fixture
+async def networked(request, names):
+    """Opens sandboxes with the given network policy."""
+    launcher = "auto"
+    if "any_launcher" in request.fixturenames:
+        launcher = request.getfixturevalue("any_launcher")
+    backend = NativeBackend(launcher=launcher, resolve=names)
+    opened = []
+
+    async def open_(**policy):
+        try:
+            opened.append(await backend.open(SandboxSpec(network=NetworkPolicy(**policy))))
+        except IsolationError as error:
+            pytest.skip(f"no native sandbox here: {error}")
+        return opened[-1]
+
+    yield open_
+    for sandbox in opened:
+        await sandbox.close()
+    await backend.close()
+
+
+@pytest.fixture
+def raw(unprotected, python):
+    """Sends bytes to a port: of the sandbox's proxy, or unprotected to a host's port itself.
+
+    Each of the pieces goes over a connection of its own; the answers come back in their order.
+    """
+
+    async def send(sandbox, *pieces, port=PORT, then_close=False):
+        encoded = [one.encode() if isinstance(one, str) else one for one in pieces]
+        data = json.dumps([one.hex() for one in encoded])
+        words = ["127.0.0.1", port, *(["close"] if then_close else [])]
+        if sandbox is None:
+            control = python(RAW, *words, inside=False)
+            text = (await asyncio.to_thread(unprotected, control, input=data)).stdout
+        else:
+            argv = python(RAW, *words, inside=True)
+            run = await sandbox.exec(argv, stdin=data, timeout_s=60)
+            assert run.ok, run
+            text = run.text
+        answers = json.loads(text)
+        return answers[0] if len(answers) == 1 else answers
+
+    return send
+
+
+@pytest.fixture
+def decisions():
+    """What a sandbox's network log says: decision and reason of each request."""
+
+    async def read(sandbox):
+        events = await sandbox.network_log()
+        return [(event.data["decision"], event.data["reason"]) for event in events]
+
+    return read
+
+
+@pytest.fixture(scope="session")
+def authority(tmp_path_factory):
+    """A certificate authority of the tests."""
+    return Authority(tmp_path_factory.mktemp("authority"))

@@ -137,7 +137,7 @@ class Exchange:
         ours = h11.Connection(h11.CLIENT, max_incomplete_event_size=MOST_HEADER_BYTES)
         default = "" if request.port == 80 else f":{request.port}"
         host = f"{bracketed(request.host)}{default}".encode()
-        headers = [(b"Host", host), *_passed(event.headers), (b"Connection", b"close")]
+        headers = [(b"Host", host), *_passed(event.headers.raw_items()), (b"Connection", b"close")]
         if any(name == b"transfer-encoding" for name, _ in event.headers):
             headers.append((b"Transfer-Encoding", b"chunked"))
         target = path
@@ -202,7 +202,7 @@ class Exchange:
                     request.status = event.status_code
                     head = h11.Response(
                         status_code=event.status_code,
-                        headers=list(_passed(event.headers)),
+                        headers=_passed(event.headers.raw_items()),
                         reason=event.reason,
                     )
                     await self._back(head)
@@ -244,14 +244,17 @@ class Exchange:
         """Says why, if an answer can still be given, and hangs up."""
         if self.talk.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             return
-        text = f"refused by the sandbox: {refusal.reason}\n".encode("ascii", "replace")
+        said = "".join(c if c.isascii() and c.isprintable() else "?" for c in refusal.reason)
+        told = f"{refusal.decision} by the sandbox's proxy: {said}"
+        text = f"{told}\n".encode()
         headers = [
             ("Content-Type", "text/plain"),
             ("Content-Length", str(len(text))),
             ("Connection", "close"),
             ("X-Sandbox-Network", refusal.decision),
         ]
-        response = h11.Response(status_code=refusal.status, headers=headers)
+        # Programs show the reason phrase where they show nothing else.
+        response = h11.Response(status_code=refusal.status, headers=headers, reason=told)
         for event in (response, h11.Data(data=text), h11.EndOfMessage()):
             self.writer.write(self.talk.send(event) or b"")
 

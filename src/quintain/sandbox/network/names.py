@@ -18,7 +18,17 @@ from quintain.task import NetworkPolicy
 
 _LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
 _NUMERIC = re.compile(r"[0-9]+|0x[0-9a-f]*")
-_LOCAL = ("localhost", "local", "internal", "intranet", "lan", "home", "corp", "arpa")
+_LOCAL = (
+    "localhost",
+    "localdomain",
+    "local",
+    "internal",
+    "intranet",
+    "lan",
+    "home",
+    "corp",
+    "arpa",
+)
 """Last labels that no public host has."""
 
 
