@@ -23,7 +23,7 @@ HEAD_S = 15.0
 """From the first byte of a request to the end of its headers."""
 IDLE_S = 120.0
 """Without a byte in either direction, or between two requests."""
-PART_S = 5.0
+PART_S = 2.0
 """For the other side to take the rest and hang up."""
 HOP_BY_HOP = {
     b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization",
