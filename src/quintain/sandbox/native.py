@@ -30,7 +30,7 @@ from quintain.errors import (
 from quintain.protocols import Probe
 from quintain.sandbox import build, cgroups, host, landlock, layout, probe, wire
 from quintain.sandbox.link import Link
-from quintain.sandbox.network import Proxy
+from quintain.sandbox.network import Proxy, prepare
 from quintain.sandbox.network.resolve import Resolve
 from quintain.sandbox.running import NativeSandbox
 from quintain.sandbox.server import SpawnServer
@@ -95,6 +95,7 @@ class NativeBackend:
             )
         if snapshot is not None and not snapshot.fits(spec):
             raise ConfigError("a snapshot fits sandboxes on the base that it was taken from")
+        await prepare(spec.network)  # asks for what its presets need, once
         link, ids = await self.link(spec, snapshot)
         sandbox = NativeSandbox(spec, link, ids, missing, self)
         sandbox.groups = self.groups_of(link)

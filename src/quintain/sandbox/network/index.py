@@ -17,7 +17,6 @@ import subprocess
 import sys
 import urllib.parse
 from dataclasses import dataclass
-from functools import cache
 from html import unescape
 
 import aiohttp
@@ -44,25 +43,28 @@ class Index:
     """Hosts that pip takes without a valid certificate."""
 
 
-@cache
-def _settings() -> dict[str, str]:
-    """pip's configuration: short name to value.
+async def _settings() -> dict[str, str]:
+    """pip's configuration: short name to value; its own index where none is configured.
 
     Raises:
         ConfigError: there is no pip to ask.
     """
     found: dict[str, str] = {}
-    for line in _pip("config", "list").splitlines():
+    # Both at once: each starts an interpreter.
+    listed, told = await asyncio.gather(
+        asyncio.to_thread(_pip, "config", "list"), asyncio.to_thread(_pip, "install", "--help")
+    )
+    for line in listed.splitlines():
         key, _, value = line.partition("=")
         try:
             found[key.rpartition(".")[2]] = str(ast.literal_eval(value))
         except (SyntaxError, ValueError):
             continue
-    if "index-url" not in found:
-        told = re.search(r"--index-url.*?\(default\s+(\S+?)\)", _pip("install", "--help"), re.S)
-        if told is None:
-            raise ConfigError("network preset 'pip': pip names no index; configure index-url")
-        found["index-url"] = told[1]
+    default = re.search(r"--index-url.*?\(default\s+(\S+?)\)", told, re.S)
+    if "index-url" not in found and default is None:
+        raise ConfigError("network preset 'pip': pip names no index; configure index-url")
+    if default is not None:
+        found.setdefault("index-url", default[1])
     return found
 
 
@@ -103,7 +105,7 @@ _asking: tuple[asyncio.AbstractEventLoop, asyncio.Task[Index]] | None = None
 
 
 async def _find() -> Index:
-    settings = await asyncio.to_thread(_settings)
+    settings = await _settings()
     urls = [*settings["index-url"].split(), *settings.get("extra-index-url", "").split()]
     plain, hosts = [], []
     for at, url in enumerate(urls):
@@ -141,7 +143,12 @@ async def _file_hosts(url: str, settings: dict[str, str], *, needed: bool) -> li
             session.get(page, headers={"Accept": _ACCEPT}, ssl=context) as answer,
         ):
             answer.raise_for_status()
-            body = (await answer.content.read(MOST_PAGE_BYTES)).decode("utf-8", "replace")
+            data = bytearray()
+            async for piece in answer.content.iter_any():
+                data += piece
+                if len(data) > MOST_PAGE_BYTES:
+                    raise ConfigError("network preset 'pip': the index's page is too long")
+            body = data.decode("utf-8", "replace")
             page = str(answer.url)
     except (OSError, aiohttp.ClientError, TimeoutError) as error:
         if not needed:

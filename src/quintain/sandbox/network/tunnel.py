@@ -57,7 +57,8 @@ class Tunnel:
         except TimeoutError:
             self.request.reason = "nothing was said for too long"
         except OSError:
-            self.request.reason = "hung up"
+            # Many clients end a finished connection by a reset.
+            self.request.reason = "" if self.request.down else "hung up"
 
     async def _hello(self) -> None:
         """Reads a client hello, checks its name, passes it on; what follows it is held."""
@@ -116,14 +117,33 @@ class Tunnel:
                 raise
 
     async def _upwards(self, idle: asyncio.Timeout) -> None:
-        # A client says nothing between its hello and the host's answer but early data, which waits.
-        if await self._asked_again:
+        if await self._hold():
             await self._second_hello(idle)
         await self._pass_held(len(self._held))
         while data := await self.reader.read(READ_BYTES):
             await self._pass(data, up=True)
             _stir(idle)
         self.line.writer.write_eof()
+
+    async def _hold(self) -> bool:
+        """Waits for the host's answer to the hello; whether it asks for another one.
+
+        A client says nothing in between but early data, which waits here; or it hangs up.
+        """
+        while not self._asked_again.done() and len(self._held) < READ_BYTES:
+            reading = asyncio.ensure_future(self._read())
+            try:
+                await asyncio.wait(
+                    [reading, self._asked_again], return_when=asyncio.FIRST_COMPLETED
+                )
+            finally:
+                reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+            if not reading.cancelled() and not reading.result():
+                if not self._held:
+                    self.line.writer.write_eof()
+                break
+        return await self._asked_again
 
     async def _second_hello(self, idle: asyncio.Timeout) -> None:
         """Passes records on up to the second hello, and checks that as the first."""
