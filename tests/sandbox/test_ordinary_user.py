@@ -89,3 +89,50 @@ def test_contract(as_ordinary_user, launcher):
     assert "refused: memory cpus" in done.stdout, done.stdout
     assert "told: memory cpus" in done.stdout
     assert done.stdout.endswith("fine\n")
+
+
+NETWORK = """
+import asyncio, sys
+from quintain.errors import IsolationError
+from quintain.sandbox.native import NativeBackend
+from quintain.task import NetworkPolicy, SandboxSpec
+
+FETCH = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1]).read())"
+
+async def serve(reader, writer):
+    await reader.readuntil(b"\\r\\n\\r\\n")
+    writer.write(b"HTTP/1.1 200 OK\\r\\nContent-Length: 5\\r\\n\\r\\nhello")
+    await writer.drain()
+    writer.close()
+
+async def resolve(name):
+    return ["127.0.0.1"]
+
+async def main():
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    backend = NativeBackend(launcher=sys.argv[1], resolve=resolve, allow_weaker=True)
+    policy = NetworkPolicy(private_hosts=[f"site.test:{port}"])
+    try:
+        box = await backend.open(SandboxSpec(network=policy))
+    except IsolationError as error:
+        print("namespaces", error)
+        return
+    for name in ("site.test", "other.test"):
+        run = await box.exec(["python3", "-c", FETCH, f"http://{name}:{port}/"])
+        print(run.text, run.error_text.strip().splitlines()[-1:])
+    await backend.close()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("launcher", ["auto", "python"])
+def test_network(as_ordinary_user, launcher):
+    done = as_ordinary_user(NETWORK, launcher)
+    assert done.returncode == 0, done.stdout + done.stderr
+    if done.stdout.startswith("namespaces"):
+        pytest.skip(f"this host gives ordinary users no namespaces: {done.stdout}")
+    assert "hello" in done.stdout, done
+    assert "403" in done.stdout
+    assert "not listed" in done.stdout
