@@ -15,6 +15,7 @@
         ├── SandboxError                   the sandbox is broken (not: a command in it failed)
         │   ├── SandboxTimeout(TimeoutError)
         │   ├── IsolationError             a limit or a wall that this host cannot enforce
+        │   ├── BuildError                 an image cannot be built: says which step, and its output
         │   └── CapabilityError(NotImplementedError)
         ├── EnvironmentFault               the environment's own code failed
         ├── VerifierError                  the judge failed, on whatever input
@@ -96,6 +97,12 @@ class IsolationError(SandboxError):
     def __init__(self, message: str, missing: tuple[str, ...] = ()) -> None:
         super().__init__(message)
         self.missing = missing
+
+
+class BuildError(SandboxError):
+    """An image cannot be built; the message names the step and ends with its output."""
+
+    retryable = False
 
 
 class CapabilityError(SandboxError, NotImplementedError):

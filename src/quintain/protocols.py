@@ -476,6 +476,20 @@ class SandboxBackend(Protocol):
         ...
 
 
+@runtime_checkable
+class PreparesImages(Protocol):
+    """A backend that finds or builds the images of its sandboxes before they open."""
+
+    async def prepare(self, spec: SandboxSpec) -> object:
+        """Makes ready what a sandbox of that spec is based on, within a deadline of its own.
+
+        Raises:
+            BuildError: it cannot be built; names the step and ends with its output.
+            ConfigError: there is no such image, or the recipe is wrong.
+        """
+        ...
+
+
 # --- environment --------------------------------------------------------------------------------
 
 

@@ -211,17 +211,9 @@ async def test_root_inside_has_no_rights(backend):
     assert run.exit_code != 0
 
 
-@pytest.mark.parametrize(
-    ("spec", "name"),
-    [
-        (SandboxSpec(apt=("gcc",)), "apt"),
-        (SandboxSpec(dockerfile="FROM x"), "dockerfile"),
-        (SandboxSpec(user="postgres"), "postgres"),
-    ],
-)
-async def test_what_is_not_built_is_refused_by_name(backend, spec, name):
-    with pytest.raises(CapabilityError, match=name):
-        await backend.open(spec)
+async def test_a_user_of_no_image_is_refused_by_name(backend):
+    with pytest.raises(CapabilityError, match="postgres"):
+        await backend.open(SandboxSpec(user="postgres"))
 
 
 @pytest.mark.parametrize("isolation", ["gvisor", "microvm"])

@@ -165,6 +165,8 @@ async def _set_up(walk: _Walk) -> None:
     spec = host.sandbox_of(task)
     public = task.public()
     if spec is not None:
+        await host.prepare(spec)
+        walk.began = time.monotonic()  # a build is the time of no rollout
         walk.sandbox = await host.open_sandbox(spec)
         walk.opened_s = time.monotonic() - walk.began
         for path, data in task.files.items():

@@ -15,6 +15,7 @@ from quintain.protocols import (
     Environment,
     Harness,
     Policy,
+    PreparesImages,
     Sandbox,
     SandboxBackend,
     Workers,
@@ -191,12 +192,24 @@ class Host:
             return inner
         return Pool(inner, reuse=self.chosen.sandboxes == "reused", close_inner=own)
 
+    async def prepare(self, spec: SandboxSpec) -> None:
+        """Builds the image of a spec, if it has one that is not there; takes what time it takes.
+
+        Raises:
+            SandboxError: it cannot be built (BuildError), or (IsolationError) not on this host.
+        """
+        with boundary(SandboxError, "preparing an image"):
+            backend = await self._sandboxes(spec)
+            if isinstance(backend, PreparesImages):
+                await backend.prepare(spec)
+
     async def open_sandbox(self, spec: SandboxSpec) -> Sandbox:
-        """A fresh sandbox, within the spec's own start-up deadline.
+        """A fresh sandbox, within the spec's own start-up deadline (an image is built before).
 
         Raises:
             SandboxError: it did not come up, or (IsolationError) cannot be had on this host.
         """
+        await self.prepare(spec)
         try:
             with boundary(SandboxError, "choosing how sandboxes are made"):
                 backend = await self._sandboxes(spec)

@@ -57,17 +57,25 @@
 #define SYS_landlock_add_rule 445
 #define SYS_landlock_restrict_self 446
 #endif
+#ifndef SYS_open_tree
+#define SYS_open_tree 428
+#define SYS_move_mount 429
+#endif
+#ifndef SYS_mount_setattr
+#define SYS_mount_setattr 442
+#endif
 
 enum { VERSION = 1 };
 enum { INIT = 1, OPEN, CLOSE, RESET, READY = 8, FAILED, GONE };
 enum { EXEC = 16, OPENFILE, KILL, FREEZE, THAW, FILLED, UP = 32, BROKEN, OPENED, REFUSED, FILL };
 enum { MKDIR = 1, WRITE, LINK, UNSHARE, MOUNT, PIVOT, MKNOD, HOSTNAME, LOOPBACK, USERNS, COUNTER,
        RLIMIT, FILTER, CLEAN, JOIN, UMOUNT, UNLINK, KEEP,
-       BASE, ENTER, LISTEN, OFFER, RULES, ALLOW, RESTRICT };
+       BASE, ENTER, LISTEN, OFFER, RULES, ALLOW, RESTRICT, IDMAP = 30, RIGHTS };
 static const char *const step_names[] = {
     "", "mkdir", "write", "link", "unshare", "mount", "pivot_root", "mknod", "sethostname",
     "loopback", "user namespace", "open", "rlimit", "filter", "clean", "open", "umount", "unlink", "open",
-    "base", "enter", "listen", "fill", "landlock rules", "landlock rule", "landlock"};
+    "base", "enter", "listen", "fill", "landlock rules", "landlock rule", "landlock",
+    [IDMAP] = "idmap", [RIGHTS] = "rights"};
 enum { OPTIONAL = 1, CREATE = 2, SELF_MAP = 4, KEEP_OLD = 8 };
 enum { OOM_COUNTER, PIDS_COUNTER, PIDS_LIMIT };
 enum { READ_FILE, REPLACE, TAKE, FOLDER, PROC, LAYER };
@@ -257,6 +265,7 @@ static struct { int kind; struct rlimit value; } limits[24];
 static int limit_count;
 static struct sock_fprog filter;
 static int control_fd = -1, rules_fd = -1;
+static uint32_t kept_rights;
 
 /* Maps its own ids. Its /proc files belong to it only while it is dumpable; a sandbox's /proc is
  * read-only by now, and the one below it is held open. */
@@ -328,9 +337,57 @@ static int enter(const struct step *s) {
 
 static int again; /* whether a plan is carried out once more: its control groups are there */
 
+/* With CREATE it may be there already, and changes its owner. */
 static int make_folder(const struct step *s) {
-  if (mkdir(s->s[0], s->a) < 0) return again && errno == EEXIST ? 0 : -1;
-  return s->b == NOBODY ? 0 : chown(s->s[0], s->b, s->c);
+  if (mkdir(s->s[0], s->a) < 0 && !(errno == EEXIST && s->flags & CREATE))
+    return again && errno == EEXIST ? 0 : -1;
+  return s->b == NOBODY ? 0 : lchown(s->s[0], s->b, s->c);
+}
+
+/* A process that waits in a user namespace with the given map, and a descriptor of that namespace. */
+static pid_t mapped_space(const struct step *s, int *space) {
+  int pair[2];
+  char path[64], word;
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0) return -1;
+  pid_t pid = fork();
+  if (pid == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    close(pair[0]);
+    if (unshare(CLONE_NEWUSER) == 0 && write(pair[1], "U", 1) == 1)
+      while (read(pair[1], &word, 1) > 0) continue;
+    _exit(0);
+  }
+  close(pair[1]);
+  int ready = pid > 0 && read(pair[0], &word, 1) == 1;
+  snprintf(path, sizeof path, "/proc/%d/uid_map", pid);
+  ready = ready && write_file(path, s->s[2], s->n[2], 0, 0) == 0;
+  snprintf(path, sizeof path, "/proc/%d/gid_map", pid);
+  ready = ready && write_file(path, s->s[2], s->n[2], 0, 0) == 0;
+  snprintf(path, sizeof path, "/proc/%d/ns/user", pid);
+  *space = ready ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+  int why = errno;
+  close(pair[0]);
+  if (pid > 0) waitpid(pid, NULL, 0);
+  errno = why;
+  return *space < 0 ? -1 : pid;
+}
+
+/* A bind mount of s[0] at s[1], read-only, on which the ids on disk are shown through a map. */
+static int map_mount(const struct step *s) {
+  struct { uint64_t set, clear, propagation, space; } attributes = {
+      0x1 | 0x2 | 0x4 | 0x100000 /* read-only, no set-uid, no devices, map */, 0, 0, 0};
+  int space, result = -1;
+  if (mapped_space(s, &space) < 0) return -1;
+  int tree = (int)syscall(SYS_open_tree, AT_FDCWD, s->s[0], 1 /* clone */ | O_CLOEXEC);
+  attributes.space = (uint64_t)space;
+  if (tree >= 0 && syscall(SYS_mount_setattr, tree, "", 0x1000 /* this mount */, &attributes,
+                           sizeof attributes) == 0)
+    result = (int)syscall(SYS_move_mount, tree, "", AT_FDCWD, s->s[1], 4 /* from is empty */);
+  int why = errno;
+  close(space);
+  if (tree >= 0) close(tree);
+  errno = why;
+  return result;
 }
 
 static int open_counter(const struct step *s) {
@@ -426,6 +483,8 @@ static int carry_out_step(const struct step *s) {
   case RULES: return make_rules(s);
   case ALLOW: return allow_below(s);
   case RESTRICT: return restrict_self();
+  case IDMAP: return map_mount(s);
+  case RIGHTS: kept_rights = s->a; return 0;
   case KEEP: {
     int fd = open(s->s[0], O_PATH | O_CLOEXEC);
     if (fd < 0 || dup3(fd, s->a ? LAYER_FD : KEPT_FD, O_CLOEXEC) < 0) return -1;
@@ -443,7 +502,7 @@ static int carry_out(char *plan, size_t length, char *error, size_t *error_lengt
     if (carry_out_step(&s) == 0 || s.flags & OPTIONAL) continue;
     uint32_t why = (uint32_t)errno;
     memcpy(error, &why, 4);
-    const char *name = s.kind <= RESTRICT ? step_names[s.kind] : "step";
+    const char *name = s.kind <= RIGHTS && step_names[s.kind] ? step_names[s.kind] : "step";
     *error_length = 4 + (size_t)snprintf(error + 4, 300, "%s %.80s %.80s", name,
                                          s.count > 0 && s.kind < RLIMIT && s.kind != USERNS ? s.s[0] : "",
                                          s.count > 1 && s.kind > WRITE && s.kind < USERNS ? s.s[1] : "");
@@ -647,8 +706,9 @@ static int drop_rights(const struct command *c) {
   if (setgroups(0, NULL) < 0 && errno != EPERM) return -1;
   if (setresgid(c->gid, c->gid, c->gid) < 0 || setresuid(c->uid, c->uid, c->uid) < 0) return -1;
   struct { uint32_t version; int pid; } head = {0x20080522, 0};
-  uint32_t none[6] = {0};
-  return (int)syscall(SYS_capset, &head, none);
+  uint32_t kept = c->uid ? 0 : kept_rights;
+  uint32_t sets[6] = {kept, kept, 0, 0, 0, 0};
+  return (int)syscall(SYS_capset, &head, sets);
 }
 
 static int confine(void) {
@@ -849,8 +909,15 @@ static int open_file(int control, struct frame *f) {
   struct { uint64_t flags, mode, resolve; } how = {
       (uint64_t)((writing ? O_WRONLY | O_CREAT : O_RDONLY) | O_NONBLOCK | O_NOCTTY | O_CLOEXEC),
       writing ? mode : 0, 0x02 | 0x10};
-  int root = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
+  int root = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC), there = 0;
+  if (writing) how.flags |= O_EXCL;
   int fd = (int)syscall(SYS_openat2, root, path, &how, sizeof how);
+  if (writing && fd < 0 && errno == EEXIST) {
+    there = 1;
+    how.flags &= ~(uint64_t)(O_CREAT | O_EXCL);
+    how.mode = 0;
+    fd = (int)syscall(SYS_openat2, root, path, &how, sizeof how);
+  }
   int why = errno;
   close(root);
   errno = why;
@@ -863,6 +930,7 @@ static int open_file(int control, struct frame *f) {
     goto fail;
   errno = EACCES;
   if ((system.f_type == PROC_MAGIC) != (purpose == PROC)) goto fail;
+  if (there && uid && st.st_uid != uid) goto fail; /* an image's own: only root inside replaces it */
   if (writing && (ftruncate(fd, 0) < 0 || fchown(fd, uid, gid) < 0 || fchmod(fd, mode) < 0))
     goto fail;
   if (purpose == TAKE && unlink(path) < 0) goto fail;
@@ -939,8 +1007,10 @@ static void supervise(char *plan, size_t length, int control, int sync) {
     send_frame(control, BROKEN, 0, error, error_length, -1);
     _exit(1);
   }
-  for (int capability = 0; capability < 64; capability++)
+  for (int capability = 0; capability < 64; capability++) {
+    if (capability < 32 && kept_rights >> capability & 1) continue;
     if (prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) < 0) break;
+  }
   close(sync_fd);
   close(KEPT_FD);
   int signals = child_signals();

@@ -11,7 +11,10 @@ import signal
 import struct
 
 libc = ctypes.CDLL(None, use_errno=True)
-_NEW = {"openat2": 437, "pidfd_open": 434, "close_range": 436}
+_NEW = {
+    "openat2": 437, "pidfd_open": 434, "close_range": 436, "open_tree": 428, "move_mount": 429,
+    "mount_setattr": 442,
+}  # fmt: skip
 CALLS = {
     "x86_64": {"clone": 56, "pivot_root": 155, "capset": 126, **_NEW},
     "aarch64": {"clone": 220, "pivot_root": 41, "capset": 91, **_NEW},
@@ -73,15 +76,20 @@ class _How(ctypes.Structure):
 
 def open_inside(path: str, flags: int, mode: int) -> int:
     """openat2 that follows no magic links (this process's root is the sandbox's)."""
-    how = _How(flags, mode if flags & os.O_CREAT else 0, 0x02 | 0x10)
     root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        size = ctypes.c_size_t(ctypes.sizeof(how))
-        call = ctypes.c_long(CALL["openat2"])
-        fd = libc.syscall(call, root, os.fsencode(path), ctypes.byref(how), size)
-        return check(int(fd), "open")
+        return open_at(root, path, flags, mode)
     finally:
         os.close(root)
+
+
+def open_at(root: int, path: str, flags: int, mode: int = 0) -> int:
+    """openat2 for which the folder `root` is `/`: no link and no `..` leads out of it."""
+    how = _How(flags, mode if flags & os.O_CREAT else 0, 0x02 | 0x10)
+    size = ctypes.c_size_t(ctypes.sizeof(how))
+    call = ctypes.c_long(CALL["openat2"])
+    fd = libc.syscall(call, root, os.fsencode(path), ctypes.byref(how), size)
+    return check(int(fd), "open")
 
 
 def file_system(fd: int) -> int:
@@ -91,14 +99,30 @@ def file_system(fd: int) -> int:
     return int(buffer[0])
 
 
-def drop(uid: int, gid: int) -> None:
-    """Gives up the user, the groups and every capability."""
+def drop(uid: int, gid: int, kept: int = 0) -> None:
+    """Gives up the user, the groups and every capability but those in the mask `kept`."""
     with contextlib.suppress(PermissionError):
         os.setgroups([])
     os.setresgid(gid, gid, gid)
     os.setresuid(uid, uid, uid)
     head = struct.pack("<Ii", 0x20080522, 0)
-    check(libc.syscall(CALL["capset"], head, bytes(24)), "capset")
+    sets = struct.pack("<6I", kept, kept, 0, 0, 0, 0)
+    check(libc.syscall(CALL["capset"], head, sets), "capset")
+
+
+def map_mount(source: bytes, target: bytes, space: int) -> None:
+    """A read-only bind mount that shows the ids on disk through a user namespace's map."""
+    here = ctypes.c_int(-100)
+    attributes = struct.pack("<4Q", 0x1 | 0x2 | 0x4 | 0x100000, 0, 0, space)
+    flags = ctypes.c_uint(1 | os.O_CLOEXEC)
+    tree = check(libc.syscall(CALL["open_tree"], here, source, flags), "open_tree")
+    try:
+        size = ctypes.c_size_t(len(attributes))
+        call = libc.syscall(CALL["mount_setattr"], tree, b"", 0x1000, attributes, size)
+        check(call, "mount_setattr")
+        check(libc.syscall(CALL["move_mount"], tree, b"", here, target, 4), "move_mount")
+    finally:
+        os.close(tree)
 
 
 def confine(program: bytes) -> None:

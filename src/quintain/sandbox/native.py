@@ -12,12 +12,15 @@ on without it and says so in `NativeSandbox.missing`.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import functools
 import logging
 import os
 import resource
 import sys
+from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Literal
 
 from quintain.errors import (
@@ -29,6 +32,10 @@ from quintain.errors import (
 )
 from quintain.protocols import Probe
 from quintain.sandbox import build, cgroups, host, landlock, layout, probe, wire
+from quintain.sandbox.images.builder import BuildLimits
+from quintain.sandbox.images.image import USERS, Image
+from quintain.sandbox.images.library import Library
+from quintain.sandbox.images.prepare import Images
 from quintain.sandbox.link import Link
 from quintain.sandbox.network import Proxy, prepare
 from quintain.sandbox.network.resolve import Resolve
@@ -51,6 +58,7 @@ class NativeBackend:
         allow_weaker: go on where a limit cannot be enforced, instead of refusing by name.
         launcher: "c" (needs a C compiler once), "python", or "auto": C where it can be compiled.
         resolve: gives networked sandboxes the addresses of a name; None: the host's resolver.
+        build: what a build of an image may use, and how long it may take.
     """
 
     name = "native"
@@ -61,12 +69,17 @@ class NativeBackend:
         allow_weaker: bool = False,
         launcher: Literal["auto", "c", "python"] = "auto",
         resolve: Resolve | None = None,
+        build: BuildLimits | None = None,
     ) -> None:
         self.allow_weaker = allow_weaker
         self.resolve = resolve
         self.launcher = launcher
         self.landlock = True
         """Whether the second layer is put up where the kernel has it."""
+        self.build = build or BuildLimits()
+        self._images: Images | None = None
+        self._unmapped = ""
+        """Why the owners of an image's files cannot be shown, once this host refused."""
         self._host: host.Host | None = None
         self._servers: dict[asyncio.AbstractEventLoop, SpawnServer] = {}
         self._starting = asyncio.Lock()
@@ -74,6 +87,8 @@ class NativeBackend:
 
     async def open(self, spec: SandboxSpec, *, snapshot: Snapshot | None = None) -> NativeSandbox:
         """A fresh sandbox; see `quintain.protocols.SandboxBackend.open`.
+
+        An image that the spec asks for is built now if nobody prepared it.
 
         Args:
             spec: what it holds and may use.
@@ -83,21 +98,44 @@ class NativeBackend:
             ConfigError: the snapshot was taken from another base.
         """
         here = self._look()
-        _refuse_unbuilt(spec)
-        missing = self._missing(here, spec)
-        if missing and not self.allow_weaker:
-            listed = "; ".join(f"{name}: {why}" for name, why in missing.items())
-            raise IsolationError(
-                f"this host cannot enforce {listed}. "
-                "Run as root or with delegated control groups, use a container backend, "
-                "or accept it with allow_weaker=True (--allow-weaker)",
-                tuple(missing),
-            )
+        _refuse_unknown(spec)
         if snapshot is not None and not snapshot.fits(spec):
             raise ConfigError("a snapshot fits sandboxes on the base that it was taken from")
+        return await self._open(here, spec, await self.prepare(spec), snapshot)
+
+    async def prepare(self, spec: SandboxSpec) -> Image | None:
+        """Finds or builds the image of a spec, so that sandboxes of it open at once.
+
+        A build has its own deadline (`BuildLimits.wall_s`), not the spec's `startup_s`. Builds of
+        one image by several tasks and processes happen once.
+
+        Raises:
+            BuildError: it cannot be built; names the step and ends with its output.
+            ConfigError: there is no such image, or the recipe is wrong.
+        """
+        here = self._look()
+        if self._images is None:
+            self._images = Images(Library(rootless=here.rootless), self._open_build, self.build)
+        return await self._images.of(spec)
+
+    async def _open(
+        self,
+        here: host.Host,
+        spec: SandboxSpec,
+        image: Image | None,
+        snapshot: Snapshot | None = None,
+        workshop: layout.Workshop | None = None,
+    ) -> NativeSandbox:
+        spec = image.settle(spec) if image is not None else spec
+        self._refuse_missing(missing := self._missing(here, spec, image))
         await prepare(spec.network)  # asks for what its presets need, once
-        link, ids = await self.link(spec, snapshot)
-        sandbox = NativeSandbox(spec, link, ids, missing, self)
+        try:
+            link, ids = await self.link(spec, snapshot, image, workshop)
+        except _UnmappedError as error:
+            self._unmapped = str(error)
+            self._refuse_missing(missing := self._missing(here, spec, image))
+            link, ids = await self.link(spec, snapshot, image, workshop)
+        sandbox = NativeSandbox(spec, link, ids, missing, self, image)
         sandbox.groups = self.groups_of(link)
         if snapshot is not None:
             sandbox.capabilities = sandbox.capabilities - {"reset"}
@@ -109,6 +147,23 @@ class NativeBackend:
             raise
         return sandbox
 
+    @contextlib.asynccontextmanager
+    async def _open_build(
+        self, spec: SandboxSpec, image: Image, workshop: layout.Workshop
+    ) -> AsyncIterator[NativeSandbox]:
+        """The sandbox of a build, on a server of its own, which goes with it."""
+        backend = NativeBackend(
+            allow_weaker=self.allow_weaker, launcher=self.launcher, resolve=self.resolve
+        )
+        try:
+            sandbox = await backend._open(backend._look(), spec, image, workshop=workshop)
+            try:
+                yield sandbox
+            finally:
+                await sandbox.close()
+        finally:
+            await backend.close()
+
     def groups_of(self, link: Link) -> dict[str, str]:
         """Controller to the folder of a sandbox's control group, as this process sees it."""
         return {
@@ -116,16 +171,22 @@ class NativeBackend:
             for controller, place in self._look().groups.folders.items()
         }
 
-    async def link(self, spec: SandboxSpec, snapshot: Snapshot | None) -> tuple[Link, layout.Ids]:
+    async def link(
+        self,
+        spec: SandboxSpec,
+        snapshot: Snapshot | None,
+        image: Image | None = None,
+        workshop: layout.Workshop | None = None,
+    ) -> tuple[Link, layout.Ids]:
         """A supervisor for a sandbox, and whose ids it has; what is missing was told before."""
         here = self._look()
         server = await self._server(here)
         self._numbers += 1
-        ids = self._ids(here, self._numbers)
-        plan = self._plan(here, server, spec, ids, self._numbers, snapshot is not None)
+        ids = self._ids(here, self._numbers, spec, image, workshop)
+        fill = None if snapshot is None else functools.partial(snapshot.fill, ids=ids)
+        plan = self._plan(here, server, spec, ids, self._numbers, fill is not None, image, workshop)
         link = Link(server, self._numbers)
         try:
-            fill = None if snapshot is None else functools.partial(snapshot.fill, ids=ids)
             await link.start(plan, spec.startup_s, fill)
         except TimeoutError as error:
             await link.close()
@@ -135,6 +196,11 @@ class NativeBackend:
             raise
         except OSError as error:
             await link.close()
+            if ids.ranged and str(error.strerror).startswith("idmap"):
+                raise _UnmappedError(
+                    "the owners of an image's files need id-mapped mounts (Linux 5.19, on ext4, "
+                    f"xfs, btrfs or tmpfs), which this host refused ({error})"
+                ) from error
             raise _explain(error, here) from error
         except BaseException:
             await link.close()
@@ -169,8 +235,11 @@ class NativeBackend:
     async def close(self) -> None:
         """Ends every sandbox of this backend and its spawn servers."""
         servers, self._servers = self._servers, {}
+        images, self._images = self._images, None
         for server in servers.values():
             await self._bury(server, self._look())
+        if images is not None:
+            images.close()
 
     def _look(self) -> host.Host:
         if self._host is None:
@@ -182,7 +251,9 @@ class NativeBackend:
             )
         return self._host
 
-    def _missing(self, here: host.Host, spec: SandboxSpec) -> dict[str, str]:
+    def _missing(
+        self, here: host.Host, spec: SandboxSpec, image: Image | None = None
+    ) -> dict[str, str]:
         missing = {
             {"cpu": "cpus"}.get(name, name): why for name, why in here.groups.missing.items()
         }
@@ -190,7 +261,19 @@ class NativeBackend:
             missing.pop("pids", None)
         if spec.isolation in ("gvisor", "microvm"):
             missing[spec.isolation] = "the native backend isolates by namespaces"
+        if self._unmapped and image is not None:
+            missing["owners"] = self._unmapped
         return missing
+
+    def _refuse_missing(self, missing: dict[str, str]) -> None:
+        if missing and not self.allow_weaker:
+            listed = "; ".join(f"{name}: {why}" for name, why in missing.items())
+            raise IsolationError(
+                f"this host cannot enforce {listed}. "
+                "Run as root or with delegated control groups, use a container backend, "
+                "or accept it with allow_weaker=True (--allow-weaker)",
+                tuple(missing),
+            )
 
     def _plan(
         self,
@@ -200,34 +283,61 @@ class NativeBackend:
         ids: layout.Ids,
         number: int,
         fill: bool,
+        image: Image | None,
+        workshop: layout.Workshop | None,
     ) -> bytes:
         """The plan of one sandbox: that of its kind, which is kept, with its own numbers put in."""
-        kind = (spec.image, spec.memory_mb, spec.disk_mb, spec.max_pids, spec.cpus, spec.user,
-                spec.workdir, _listens(spec), fill)  # fmt: skip
+        kind = (image and image.key, spec.memory_mb, spec.disk_mb, spec.max_pids, spec.cpus,
+                spec.user, spec.workdir, _listens(spec), fill)  # fmt: skip
+        own = not (ids.rootless or ids.ranged)
         found = server.plans.get(kind)
         if found is None:
-            any_ids = ids if ids.rootless else layout.Ids(False, *ANY_IDS)
+            any_ids = replace(ids, init=ANY_IDS[0], user=ANY_IDS[1], group=ANY_IDS[1])
             plan = wire.Plan()
             cgroups.limit(plan, here.groups, server.name, ANY_NUMBER, spec, layout.HOST)
-            grouped = "memory" in here.groups.folders
-            spoken = landlock.version() if self.landlock else 0
-            layout.box_plan(plan, spec, any_ids, grouped=grouped, fill=fill, landlock=spoken)
+            layout.box_plan(
+                plan,
+                spec,
+                any_ids if own else ids,
+                grouped="memory" in here.groups.folders,
+                fill=fill,
+                landlock=landlock.version() if self.landlock else 0,
+                image=image,
+                workshop=workshop,
+            )
             found = bytes(plan.data)
-            if spec.image is None:
+            if workshop is None:
                 server.plans[kind] = found
         found = found.replace(f"/{ANY_NUMBER:08d}".encode(), f"/{number:08d}".encode())
-        for any_id, own in zip(ANY_IDS, (ids.init, ids.user), strict=True):
-            if ids.rootless:
-                break
-            found = found.replace(str(any_id).encode(), str(own).encode())
-            found = found.replace(any_id.to_bytes(4, "little"), own.to_bytes(4, "little"))
+        if own:
+            for any_id, id_ in zip(ANY_IDS, (ids.init, ids.user), strict=True):
+                found = found.replace(str(any_id).encode(), str(id_).encode())
+                found = found.replace(any_id.to_bytes(4, "little"), id_.to_bytes(4, "little"))
         return found
 
-    def _ids(self, here: host.Host, number: int) -> layout.Ids:
+    def _ids(
+        self,
+        here: host.Host,
+        number: int,
+        spec: SandboxSpec,
+        image: Image | None,
+        workshop: layout.Workshop | None,
+    ) -> layout.Ids:
+        user = USERS[spec.user] if image is None else image.user(spec.user)
         if here.rootless:
-            return layout.Ids(True, 0, 0)
+            # One id: everything inside belongs to this user, whatever it is called.
+            uid, gid = (user.uid, user.gid) if workshop or user.uid else (layout.USER_UID,) * 2
+            return layout.Ids(True, 0, 0, 0, uid, gid)
+        if image is not None and not self._unmapped:
+            if not (user.uid < layout.RANGE and user.gid < layout.RANGE):
+                raise ConfigError(f"user {spec.user!r}: ids go up to {layout.RANGE - 1}")
+            first = layout.first_id()
+            host_ids = (first, first + user.uid, first + user.gid)
+            return layout.Ids(False, *host_ids, user.uid, user.gid, ranged=True)
+        if user.uid not in (layout.INIT_UID, layout.USER_UID):
+            raise IsolationError(f"user {spec.user!r}: {self._unmapped}", ("owners",))
         first = 0x70000000 + (os.getpid() % 32768) * 8192 + (number % 4096) * 2
-        return layout.Ids(False, first, first + 1)
+        return layout.Ids(False, first, first + 1, first + 1, user.uid, user.uid)
 
     async def _server(self, here: host.Host) -> SpawnServer:
         loop = asyncio.get_running_loop()
@@ -287,19 +397,15 @@ def _allow_many_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def _refuse_unbuilt(spec: SandboxSpec) -> None:
-    asked = [name for name in ("packages", "apt", "setup", "dockerfile") if getattr(spec, name)]
-    if spec.user not in ("sandbox", "root"):
-        asked.append(f"user {spec.user!r} (it knows 'sandbox' and 'root')")
-    if spec.image is not None and not os.path.isdir(spec.image):
-        raise ConfigError(
-            f"image {spec.image!r}: expected a directory with a root file system, found none"
-        )
-    if asked:
+def _refuse_unknown(spec: SandboxSpec) -> None:
+    if spec.user not in USERS and spec.image is None and not spec.needs_build:
         raise CapabilityError(
-            f"the native sandbox cannot do this yet: {', '.join(asked)}. "
-            "Give a prepared root file system as `image`, or drop it from the spec"
+            f"user {spec.user!r}: without an image the native sandbox knows 'sandbox' and 'root'"
         )
+
+
+class _UnmappedError(SandboxError):
+    """The host refused an id-mapped mount."""
 
 
 def _explain(error: OSError, here: host.Host) -> SandboxError:

@@ -23,7 +23,14 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, cast
 
 from quintain.errors import CapabilityError, RolloutError, SandboxError
-from quintain.protocols import ExecResult, Probe, Resettable, Sandbox, SandboxBackend
+from quintain.protocols import (
+    ExecResult,
+    PreparesImages,
+    Probe,
+    Resettable,
+    Sandbox,
+    SandboxBackend,
+)
 from quintain.task import SandboxSpec
 
 log = logging.getLogger(__name__)
@@ -127,6 +134,11 @@ class Pool:
         self._tasks: set[asyncio.Task[None]] = set()
         self._sweeper: asyncio.Task[None] | None = None
         self._closed = False
+
+    async def prepare(self, spec: SandboxSpec) -> None:
+        """Lets the backend behind find or build the spec's image."""
+        if isinstance(self.inner, PreparesImages):
+            await self.inner.prepare(spec)
 
     async def open(self, spec: SandboxSpec) -> Sandbox:
         """A sandbox that nobody used before, or (`reuse`) one that is proved to be as new.

@@ -14,6 +14,7 @@ from quintain.errors import CapabilityError, ConfigError, SandboxError, SandboxT
 from quintain.protocols import Entry, ExecResult, Transfer
 from quintain.sandbox import layout, network, transfer, wire
 from quintain.sandbox.command import Capture, Feed, Report
+from quintain.sandbox.images.image import Image
 from quintain.sandbox.interpreter import PythonSession
 from quintain.sandbox.link import Link
 from quintain.sandbox.listing import list_folder
@@ -51,6 +52,7 @@ class NativeSandbox:
         ids: layout.Ids,
         missing: Mapping[str, str],
         backend: NativeBackend,
+        image: Image | None = None,
     ) -> None:
         self.spec = spec
         self.missing = dict(missing)
@@ -58,12 +60,14 @@ class NativeSandbox:
         self.link = link
         """Its supervisor; `restore` puts another in place."""
         self._ids = ids
-        self._user = ids.inside(spec)
+        self._image = image
+        self.uid, self.gid = ids.uid, ids.gid
+        """Inside: who runs commands and owns what is written."""
         self._backend = backend
         self._loop = asyncio.get_running_loop()
         self._turnstile = Turnstile()
         self._sessions = 0
-        self._env = layout.environment(spec)
+        self._env = layout.environment(spec, image)
         self._gate: Gate | None = None
         self._earlier: list[Event] = []
         if spec.network.mode != "none":
@@ -104,7 +108,7 @@ class NativeSandbox:
             )
         self.check()
         old, new = self.link, Link(self.link.server, self.link.number)
-        heir = NativeSandbox(self.spec, new, self._ids, self.missing, self._backend)
+        heir = NativeSandbox(self.spec, new, self._ids, self.missing, self._backend, self._image)
         heir.groups = self.groups
         old.abandon("it was reset")
         try:
@@ -220,7 +224,7 @@ class NativeSandbox:
             if "\0" in word:
                 raise ValueError(f"a NUL byte in {word[:80]!r}: no command can take it")
         limit_ms = 0 if limit_s is None else min(0xFFFFFFFF, max(1, round(limit_s * 1000)))
-        head = wire.EXEC_HEAD.pack(limit_ms, self._user, self._user, 0, len(argv), len(pairs))
+        head = wire.EXEC_HEAD.pack(limit_ms, self.uid, self.gid, 0, len(argv), len(pairs))
         return head + b"".join(wire.text(word) for word in (where, *argv, *pairs))
 
     # --- files ----------------------------------------------------------------------------------
@@ -233,7 +237,7 @@ class NativeSandbox:
         where = self._path(path)
         if "\0" in where:
             raise ValueError(f"a NUL byte in the path {path!r}")
-        body = wire.FILE_HEAD.pack(purpose, mode, self._user, self._user) + wire.text(where)
+        body = wire.FILE_HEAD.pack(purpose, mode, self.uid, self.gid) + wire.text(where)
         try:
             within_s = GRACE_S + self.spec.startup_s
             return await self.link.answer(wire.FILE, body, within_s, f"open {path!r}")
@@ -322,7 +326,9 @@ class NativeSandbox:
             except OSError as error:
                 raise SandboxError(f"the sandbox cannot be frozen: {error.strerror}") from error
             try:
-                return await asyncio.to_thread(take, fd, self.spec, self._ids)
+                return await asyncio.to_thread(
+                    take, fd, self.spec, self._ids, overlay=self._image is not None
+                )
             finally:
                 self.link.tell(wire.THAW, 0)
                 os.close(fd)
@@ -333,7 +339,7 @@ class NativeSandbox:
             self.check()
             if not taken.fits(self.spec):
                 raise ConfigError("a snapshot fits sandboxes on the base that it was taken from")
-            link, ids = await self._backend.link(self.spec, taken)
+            link, ids = await self._backend.link(self.spec, taken, self._image)
             old, self.link, self._ids = self.link, link, ids
             self.capabilities = self.capabilities - {"reset"}
             self.groups = self._backend.groups_of(link)

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from quintain.errors import SandboxError
-from quintain.sandbox.layout import INIT_UID, USER_UID, Ids
+from quintain.sandbox.layout import Ids
 from quintain.task import SandboxSpec
 
 MAX_DEPTH = 200
@@ -122,14 +122,19 @@ class Snapshot:
         return self._memory
 
 
-def take(layer: int, spec: SandboxSpec, ids: Ids) -> Snapshot:
+def take(layer: int, spec: SandboxSpec, ids: Ids, *, overlay: bool) -> Snapshot:
     """The snapshot of a layer in which nothing moves; runs in a thread.
+
+    Args:
+        layer: a descriptor of it.
+        spec: of the sandbox.
+        ids: of the sandbox.
+        overlay: whether it lies over an image.
 
     Raises:
         OSError: a folder is deeper than `MAX_DEPTH`, or cannot be read.
     """
     memory = os.memfd_create("snapshot", os.MFD_CLOEXEC)
-    overlay = spec.image is not None
     upper = os.open("upper" if overlay else ".", _FOLDER, dir_fd=layer)
     try:
         root = _Walker(memory, ids, os.fstat(upper).st_dev, overlay).folder(upper, b"", 0)
@@ -259,10 +264,7 @@ class _Walker:
         return Node(kind, mode, owner, state.st_mtime_ns)
 
     def _inside(self, number: int) -> int:
-        if self._ids.rootless:
-            return USER_UID
-        known = {self._ids.init: INIT_UID, self._ids.user: USER_UID}
-        return known.get(number, -1 - number)
+        return self._ids.inside(number)
 
 
 class _Filler:
@@ -375,12 +377,8 @@ class _Filler:
 
     def _own(self, node: Node, what: int | bytes, fd: int | None = None) -> None:
         if not self._ids.rootless:
-            uid, gid = map(self._outside, node.owner)
+            uid, gid = map(self._ids.outside, node.owner)
             os.chown(what, uid, gid, dir_fd=fd, follow_symlinks=isinstance(what, int))
-
-    def _outside(self, number: int) -> int:
-        known = {INIT_UID: self._ids.init, USER_UID: self._ids.user}
-        return -1 - number if number < 0 else known[number]
 
 
 def _digest(root: Node, memory: int) -> str:

@@ -13,7 +13,15 @@ from collections.abc import Callable
 from typing import ClassVar
 
 from quintain.sandbox import wire
-from quintain.sandbox.kernel import CALL, check, die_with_parent, libc, prctl, write_file
+from quintain.sandbox.kernel import (
+    CALL,
+    check,
+    die_with_parent,
+    libc,
+    map_mount,
+    prctl,
+    write_file,
+)
 from quintain.sandbox.landlock import allow_below, create_ruleset, restrict_self
 
 MS_MOVE = 8192
@@ -36,6 +44,7 @@ class Steps:
         self.keep_net = False
         """Whether this process is in the network namespace that it keeps."""
         self.rules = -1
+        self.rights = 0
         self.minders: dict[int, int] = {}
         """PID of a minder to the id of its command."""
 
@@ -52,14 +61,14 @@ class Steps:
                 shown = " ".join(os.fsdecode(s)[:80] for s in told or strings[: step == wire.WRITE])
                 raise OSError(error.errno or errno.EIO, f"{name} {shown}".strip()) from error
 
-    def _mkdir(self, _f: int, a: int, b: int, c: int, s: list[str], _r: list[bytes]) -> None:
+    def _mkdir(self, flags: int, a: int, b: int, c: int, s: list[str], _r: list[bytes]) -> None:
         try:
             os.mkdir(s[0], a)
         except FileExistsError:
-            if not self.again:
+            if not (self.again or flags & wire.CREATE):
                 raise
         if b != wire.NOBODY:
-            os.chown(s[0], b, c)
+            os.chown(s[0], b, c, follow_symlinks=False)
 
     def _write(self, flags: int, a: int, _b: int, _c: int, s: list[str], r: list[bytes]) -> None:
         create = os.O_CREAT if flags & wire.CREATE else 0
@@ -188,6 +197,36 @@ class Steps:
         restrict_self(self.rules)
         os.close(self.rules)
 
+    def _idmap(self, _f: int, _a: int, _b: int, _c: int, _s: list[str], r: list[bytes]) -> None:
+        ours, theirs = socket.socketpair()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                die_with_parent()
+                ours.close()
+                check(libc.unshare(ctypes.c_int(wire.NEW_USER)), "unshare")
+                theirs.send(b"U")
+                theirs.recv(1)
+            finally:
+                os._exit(0)
+        theirs.close()
+        try:
+            if ours.recv(1) != b"U":
+                raise OSError(errno.EPERM, "no user namespace")
+            write_file(f"/proc/{pid}/uid_map", r[2])
+            write_file(f"/proc/{pid}/gid_map", r[2])
+            space = os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                map_mount(r[0], r[1], space)
+            finally:
+                os.close(space)
+        finally:
+            ours.close()
+            os.waitpid(pid, 0)
+
+    def _rights(self, _f: int, a: int, _b: int, _c: int, _s: list[str], _r: list[bytes]) -> None:
+        self.rights = a
+
     def _nothing(self, _f: int, _a: int, _b: int, _c: int, _s: list[str], _r: list[bytes]) -> None:
         """A step for the server."""
 
@@ -222,4 +261,6 @@ class Steps:
         wire.RULES: ("landlock rules", _rules),
         wire.ALLOW: ("landlock rule", _allow),
         wire.RESTRICT: ("landlock", _restrict),
+        wire.IDMAP: ("idmap", _idmap),
+        wire.RIGHTS: ("rights", _rights),
     }

@@ -49,6 +49,8 @@ class Supervisor(Steps):
     def drop_bounding_set(self) -> None:
         """Nothing started from here on can ever gain a capability."""
         for capability in range(64):
+            if self.rights >> capability & 1:
+                continue
             try:
                 prctl(24, capability)
             except OSError:
@@ -154,14 +156,23 @@ class Supervisor(Steps):
             return
         if writing:
             _make_folders(path, uid, gid)
-        flags = (os.O_WRONLY | os.O_CREAT) if writing else os.O_RDONLY
-        fd = open_inside(path, flags | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, mode)
+        flags = (os.O_WRONLY if writing else os.O_RDONLY) | os.O_NONBLOCK | os.O_NOCTTY
+        there = not writing
+        try:
+            made = os.O_CREAT | os.O_EXCL if writing else 0
+            fd = open_inside(path, flags | made | os.O_CLOEXEC, mode)
+        except FileExistsError:
+            there = True
+            fd = open_inside(path, flags | os.O_CLOEXEC, 0)
         try:
             wanted = stat.S_ISDIR if purpose == wire.FOLDER else stat.S_ISREG
             if purpose != wire.PROC and not wanted(os.fstat(fd).st_mode):
                 raise OSError(errno.EINVAL, "neither a regular file nor a folder as asked for")
             if (file_system(fd) == PROC_MAGIC) != (purpose == wire.PROC):
                 raise OSError(errno.EACCES, "not a stored file, or none of /proc")
+            if writing and there and uid and os.fstat(fd).st_uid != uid:
+                # An image's own: only root inside replaces it.
+                raise OSError(errno.EACCES, "it belongs to someone else")
             if writing:
                 os.ftruncate(fd, 0)
                 os.fchown(fd, uid, gid)
@@ -305,7 +316,7 @@ class Minder:
                 os.dup2(fd, at, inheritable=at != 3)
             failed = 3
             close_from(len(high))
-            drop(self.uid, self.gid)
+            drop(self.uid, self.gid, 0 if self.uid else self.supervisor.rights)
             where = wire.AT_CHDIR
             os.chdir(self.cwd)
             where = wire.AT_DROP

@@ -59,19 +59,21 @@ AT_FORK, AT_CHDIR, AT_EXEC, AT_DROP = 1, 2, 3, 4
 MKDIR, WRITE, LINK, UNSHARE, MOUNT, PIVOT, MKNOD, HOSTNAME = 1, 2, 3, 4, 5, 6, 7, 8
 LOOPBACK, USERNS, COUNTER, RLIMIT, FILTER, CLEAN, JOIN, UMOUNT = 9, 10, 11, 12, 13, 14, 15, 16
 UNLINK, KEEP, BASE, ENTER, LISTEN, OFFER, RULES, ALLOW = 17, 18, 19, 20, 21, 22, 23, 24
-RESTRICT = 25
+RESTRICT, IDMAP, RIGHTS = 25, 30, 31
 """`BASE` parts a sandbox's plan: the server itself carries out what comes before (control groups),
 then lets the supervisor be born in the mount namespace that it names and that a plan of its own
 makes once; `ENTER` makes a folder the root by moving it over the old one. `LISTEN` makes a socket
 on a port of 127.0.0.1 inside, which goes to the owner with `UP`. `OFFER` hands the writable layer
 to the owner (`FILL`), who puts a snapshot into it (`FILLED`). `RULES`, `ALLOW` and `RESTRICT` are
-the three calls of Landlock."""
+the three calls of Landlock. `IDMAP` is a read-only bind mount that shows the ids on disk through a
+map; `RIGHTS` leaves root inside some capabilities in its own user namespace (for builds)."""
 
 KEPT_FD, LAYER_FD = 50, 51
 """Where `KEEP` holds a folder open: until the supervisor is up; with `a=1` as long as it lives."""
 
 OPTIONAL, CREATE, SELF_MAP, KEEP_OLD = 1, 2, 4, 8
-"""Flags of a step: go on if it fails; create the file; map ids alone; keep the old root."""
+"""Flags of a step: go on if it fails; create the file (a folder: or take over the one that is
+there); map ids alone; keep the old root."""
 
 NOBODY = 0xFFFFFFFF
 """No owner to set."""
