@@ -65,7 +65,9 @@ class Steps:
         try:
             os.mkdir(s[0], a)
         except FileExistsError:
-            if not (self.again or flags & wire.CREATE):
+            if not flags & wire.CREATE:
+                if self.again:
+                    return
                 raise
         if b != wire.NOBODY:
             os.chown(s[0], b, c, follow_symlinks=False)
