@@ -58,7 +58,8 @@ class NetworkPolicy(Record):
     hosts: tuple[str, ...] = ()
     """What may be reached at public addresses."""
     private_hosts: tuple[str, ...] = ()
-    """What may be reached at any address, loopback and private networks included."""
+    """What may be reached at any address, loopback and private networks included;
+    `host.internal` is the loopback of the host that Quintain runs on."""
     presets: tuple[Literal["pip"], ...] = ()
     """`pip`: the package index of the host's own pip configuration."""
     ports: tuple[int, ...] = (80, 443)

@@ -21,6 +21,9 @@ from quintain.errors import ConfigError
 from quintain.sandbox.network.names import bracketed, is_address, is_public
 from quintain.sandbox.network.resolve import Resolve
 
+OWNER = "host.internal"
+"""The name of the owner's own loopback, for what it serves to its sandboxes there."""
+OWNERS_ADDRESSES = ["127.0.0.1", "::1"]
 CONNECT_S = 10.0
 MOST_ADDRESSES = 4
 READ_BYTES = 65_536
@@ -102,7 +105,7 @@ class Dialer:
     def upstream(self, name: str, port: int, *, tunnel: bool) -> Upstream | None:
         """The owner's own proxy for a host, if it has one."""
         url = self.proxies.get("https" if tunnel else "http") or self.proxies.get("all")
-        if not url:
+        if not url or name == OWNER:
             return None
         where = f"{bracketed(name)}:{port}"
         if urllib.request.proxy_bypass_environment(where, self.proxies):  # type: ignore[attr-defined]
@@ -123,7 +126,7 @@ class Dialer:
         """
         upstream = self.upstream(name, port, tunnel=tunnel)
         try:
-            addresses = [name] if is_address(name) else await self.resolve(name)
+            addresses = await self._addresses(name)
         except OSError as error:
             if upstream is None:
                 raise Refusal(502, "the name does not resolve", "failed") from error
@@ -136,6 +139,11 @@ class Dialer:
         if not fit:
             raise Refusal(502, "the name does not resolve", "failed")
         return await self._straight(fit[:MOST_ADDRESSES], port)
+
+    async def _addresses(self, name: str) -> list[str]:
+        if name == OWNER:
+            return OWNERS_ADDRESSES
+        return [name] if is_address(name) else await self.resolve(name)
 
     async def _straight(self, addresses: list[str], port: int) -> Line:
         why: OSError | None = None
