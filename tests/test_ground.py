@@ -167,6 +167,16 @@ def test_network_hosts_go_with_the_allowlist() -> None:
         NetworkPolicy(mode="allowlist")
     with pytest.raises(ValidationError):
         NetworkPolicy(mode="none", hosts=("example.org",))
+    with pytest.raises(ValidationError, match="any public host"):
+        NetworkPolicy(mode="open", hosts=("example.org",))
+    with pytest.raises(ValidationError, match="https"):
+        NetworkPolicy(hosts=("https://example.org/",))
+    with pytest.raises(ValidationError, match="65536"):
+        NetworkPolicy(hosts=("example.org",), ports=(65536,))
+    assert NetworkPolicy().mode == "none"
+    listed = NetworkPolicy(presets=("pip",))
+    assert listed.mode == "allowlist"
+    assert NetworkPolicy.model_validate_json(listed.model_dump_json()) == listed
     with pytest.raises(ValidationError):
         SandboxSpec(workdir="relative")
     with pytest.raises(ValidationError):
