@@ -89,11 +89,20 @@ async def test_processor(backend):
 
 async def test_output_is_cut_at_the_source(backend):
     box = await backend.open(SandboxSpec(max_output_bytes=10_000))
-    script = "head -c 30000000 /dev/zero; head -c 30000000 /dev/zero >&2; exit 5"
+    script = (
+        "echo first; head -c 30000000 /dev/zero; echo last; head -c 10001 /dev/zero >&2; exit 5"
+    )
     run = await box.exec(["sh", "-c", script])
+    exact = await box.exec(["sh", "-c", "head -c 9994 /dev/zero; echo last; echo short >&2"])
     await box.close()
     assert (run.exit_code, len(run.stdout), len(run.stderr)) == (5, 10_000, 10_000)
+    assert run.stdout.startswith(b"first\n\0")
+    assert run.stdout.endswith(b"\0last\n")
+    # "first", "last" and the zeros, less what is kept beside the mark of 28 bytes
+    assert b"\n... 29990039 bytes cut ...\n" in run.stdout
     assert run.truncated
+    assert (len(exact.stdout), exact.stdout[-6:], exact.stderr) == (9999, b"\0last\n", b"short\n")
+    assert not exact.truncated
 
 
 async def test_time(backend):

@@ -34,7 +34,7 @@
 enum { SETUP = 1, EXEC, INPUT, KILL, READ, WRITE, DATA };
 enum { UP = 16, BROKEN, OUT, EXIT, REFUSED, PIECE, DONE, WANT };
 enum { AT_FORK = 1, AT_DROP, AT_CHDIR, AT_EXEC };
-enum { TIMED_OUT = 1, CUT_OUT = 2, CUT_ERR = 4, UNKILLABLE = 8, TOO_MANY = 16 };
+enum { TIMED_OUT = 1, UNKILLABLE = 2, TOO_MANY = 4 };
 enum { MAX_BODY = 8 << 20, PIECE_BYTES = 1 << 16, ROUNDS = 2000, WATCH_MS = 20 };
 enum { PROC_MAGIC = 0x9fa0 };
 
@@ -45,6 +45,7 @@ struct record {
   uint32_t error, where, flags;
   uint64_t cpu_us, wall_us;
   uint32_t ooms, refused;
+  uint64_t total[2]; /* bytes of stdout and stderr */
 };
 
 static uint32_t user, group, watched_pids;
@@ -340,11 +341,16 @@ static void mind(struct request *r) {
 
 /* --- commands, seen from the first process --------------------------------------------------- */
 
+/* Where a stream's output goes: its head is passed on at once, its latest bytes are kept in a ring
+ * of `room` bytes until the end, what is between is dropped. */
+struct stream { int fd; uint32_t head, room; uint64_t total; char *ring; };
+
 struct command {
   struct command *next;
-  uint32_t number, left[2], flags;
+  uint32_t number;
   pid_t minder;
-  int in, out[2], report;
+  int in, report;
+  struct stream out[2];
   char *input;
   size_t input_at, input_length;
 };
@@ -399,13 +405,15 @@ static void start_command(uint32_t number, char *body, size_t length) {
     fcntl(3, F_SETFD, FD_CLOEXEC);
     mind(&r);
   }
-  *c = (struct command){commands, number, {r.most, r.most}, 0, pid, pairs[0][1],
-                        {pairs[1][0], pairs[2][0]}, pairs[3][0], NULL, 0, 0};
+  *c = (struct command){.next = commands, .number = number, .minder = pid, .in = pairs[0][1],
+                        .report = pairs[3][0]};
+  for (int i = 0; i < 2; i++)
+    c->out[i] = (struct stream){pairs[i + 1][0], r.most / 2, r.most - r.most / 2, 0, NULL};
   commands = c;
   close(pairs[0][0]);
   for (int i = 1; i < 4; i++) close(pairs[i][1]);
   fcntl(c->in, F_SETFL, O_NONBLOCK);
-  for (int i = 0; i < 2; i++) fcntl(c->out[i], F_SETFL, O_NONBLOCK);
+  for (int i = 0; i < 2; i++) fcntl(c->out[i].fd, F_SETFL, O_NONBLOCK);
   fcntl(c->report, F_SETFL, O_NONBLOCK);
   free(r.argv);
   free(r.env);
@@ -447,18 +455,64 @@ static void take_input(struct command *c, const char *body, size_t length) {
   feed(c);
 }
 
-/* Passes on what fits under the cap, drops the rest; 0 at the end of the stream. */
-static int drain(struct command *c, int stream) {
+static void tell_output(const struct command *c, int which, const char *data, size_t length) {
   static char piece[1 + PIECE_BYTES];
-  ssize_t n = read(c->out[stream], piece + 1, PIECE_BYTES);
+  while (length) {
+    size_t n = length < PIECE_BYTES ? length : PIECE_BYTES;
+    piece[0] = (char)(which + 1);
+    memcpy(piece + 1, data, n);
+    tell(OUT, c->number, piece, 1 + n);
+    data += n;
+    length -= n;
+  }
+}
+
+/* How much of a stream went out at once, and how much of the rest is in the ring. */
+static uint64_t headed(const struct stream *s) { return s->total < s->head ? s->total : s->head; }
+static uint64_t tailed(const struct stream *s) {
+  uint64_t rest = s->total - headed(s);
+  return rest < s->room ? rest : s->room;
+}
+
+static void keep(struct stream *s, const char *data, size_t length) {
+  if (!s->ring && !(s->ring = malloc(s->room))) {
+    s->room = 0;
+    return;
+  }
+  for (uint64_t at = s->total - s->head; length;) {
+    size_t where = (size_t)(at % s->room), n = s->room - where;
+    if (n > length) n = length;
+    memcpy(s->ring + where, data, n);
+    data += n;
+    length -= n;
+    at += n;
+  }
+}
+
+/* Takes a piece of output; 0 at the end of the stream, -1 when there is none now. */
+static int drain(struct command *c, int which) {
+  static char piece[PIECE_BYTES];
+  struct stream *s = &c->out[which];
+  ssize_t n = s->fd < 0 ? 0 : read(s->fd, piece, sizeof piece);
   if (n < 0) return errno == EAGAIN ? -1 : 0;
   if (n == 0) return 0;
-  size_t sent = (size_t)n < c->left[stream] ? (size_t)n : c->left[stream];
-  c->left[stream] -= (uint32_t)sent;
-  if (sent < (size_t)n) c->flags |= stream ? CUT_ERR : CUT_OUT;
-  piece[0] = (char)(stream + 1);
-  if (sent) tell(OUT, c->number, piece, 1 + sent);
+  size_t first = (size_t)(s->head - headed(s));
+  if (first > (size_t)n) first = (size_t)n;
+  tell_output(c, which, piece, first);
+  s->total += first;
+  if (s->room && first < (size_t)n) keep(s, piece + first, (size_t)n - first);
+  s->total += (size_t)n - first;
   return 1;
+}
+
+static void tell_tail(struct command *c, int which) {
+  struct stream *s = &c->out[which];
+  uint64_t kept = s->ring ? tailed(s) : 0, from = s->total - headed(s) - kept;
+  if (!kept) return;
+  size_t where = (size_t)(from % s->room), n = s->room - where;
+  if (n > kept) n = (size_t)kept;
+  tell_output(c, which, s->ring + where, n);
+  tell_output(c, which, s->ring, (size_t)kept - n);
 }
 
 /* Without the last command, nothing but this process may be left. */
@@ -476,12 +530,14 @@ static void finish(struct command **link) {
   *link = c->next;
   if (!commands) kill_rest();
   if (read(c->report, &record, sizeof record) != sizeof record) record.status = SIGKILL;
-  for (int stream = 0; stream < 2; stream++)
-    for (int pieces = 0; pieces < 64 && drain(c, stream) > 0; pieces++) continue;
-  record.flags |= c->flags;
+  for (int i = 0; i < 2; i++) {
+    for (int pieces = 0; pieces < 64 && drain(c, i) > 0; pieces++) continue;
+    tell_tail(c, i);
+    record.total[i] = c->out[i].total;
+    close_fd(&c->out[i].fd);
+    free(c->out[i].ring);
+  }
   close_fd(&c->in);
-  close_fd(&c->out[0]);
-  close_fd(&c->out[1]);
   close_fd(&c->report);
   free(c->input);
   tell(EXIT, c->number, &record, sizeof record);
@@ -702,14 +758,14 @@ static void serve(int signals) {
     polled[0] = (struct pollfd){0, POLLIN, 0};
     polled[1] = (struct pollfd){signals, POLLIN, 0};
     for (struct command *c = commands; c; c = c->next) {
-      for (int i = 0; i < 2; i++) polled[count++] = (struct pollfd){c->out[i], POLLIN, 0};
+      for (int i = 0; i < 2; i++) polled[count++] = (struct pollfd){c->out[i].fd, POLLIN, 0};
       polled[count++] = (struct pollfd){c->input ? c->in : -1, POLLOUT, 0};
     }
     if (poll(polled, count, -1) < 0 && errno != EINTR) _exit(3);
     count = 2;
     for (struct command *c = commands; c; c = c->next, count += 3) {
       for (int i = 0; i < 2; i++)
-        if (polled[count + (size_t)i].revents && drain(c, i) == 0) close_fd(&c->out[i]);
+        if (polled[count + (size_t)i].revents && drain(c, i) == 0) close_fd(&c->out[i].fd);
       if (polled[count + 2].revents) feed(c);
     }
     if (polled[1].revents) {

@@ -12,6 +12,7 @@ from typing import Any, Literal, Protocol
 
 from quintain.errors import SandboxError, SandboxTimeout
 from quintain.protocols import ExecResult
+from quintain.sandbox.command import cut
 from quintain.sandbox.engines import frames
 from quintain.task import SandboxSpec
 
@@ -244,11 +245,11 @@ class ContainedSandbox:
             raise SandboxTimeout("the sandbox is broken: its agent does not answer") from error
         except SandboxError:
             if self._out_of_memory:
-                return frames.RECORD.pack(9, 0, 0, 0, 0, 0, 1, 0)
+                return frames.RECORD.pack(9, 0, 0, 0, 0, 0, 1, 0, *_sizes(call))
             raise
         except OSError as error:
             code = error.errno or errno.EIO
-            return frames.RECORD.pack(0, code, frames.AT_FORK, 0, 0, 0, 0, 0)
+            return frames.RECORD.pack(0, code, frames.AT_FORK, 0, 0, 0, 0, 0, 0, 0)
 
     # --- files ----------------------------------------------------------------------------------
 
@@ -304,10 +305,22 @@ class ContainedSandbox:
             self._on_close(self)
 
 
+def _sizes(call: _Call) -> tuple[int, int]:
+    return len(call.out[1]), len(call.out[2])
+
+
+def _cut(data: bytearray, total: int, most: int) -> bytes:
+    """The head and the tail of a long output, with a mark between them."""
+    if total <= most:
+        return bytes(data)
+    head, mark, tail = cut(total, most)
+    return bytes(data[:head] + mark + data[len(data) - tail :])
+
+
 def _result(record: bytes, call: _Call, program: str, cwd: str, wall_s: float) -> ExecResult:
-    status, code, where, flags, cpu_us, _, ooms, refused = frames.RECORD.unpack(record)
+    status, code, where, flags, cpu_us, _, ooms, refused, *totals = frames.RECORD.unpack(record)
     killed: Killed = ""
-    stderr = bytes(call.out[2])
+    stdout, stderr = (_cut(call.out[at + 1], totals[at], call.most) for at in range(2))
     exit_code = os.waitstatus_to_exitcode(status)
     if code:
         exit_code = 127 if code == errno.ENOENT and where == frames.AT_EXEC else 126
@@ -325,10 +338,10 @@ def _result(record: bytes, call: _Call, program: str, cwd: str, wall_s: float) -
         killed = "pids"
     return ExecResult(
         exit_code=exit_code,
-        stdout=bytes(call.out[1]),
+        stdout=stdout,
         stderr=stderr,
         wall_s=wall_s,
         cpu_s=cpu_us / 1e6,
         killed=killed,
-        truncated=bool(flags & (frames.CUT_OUT | frames.CUT_ERR)),
+        truncated=max(totals) > call.most,
     )

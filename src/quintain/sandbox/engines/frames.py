@@ -1,7 +1,8 @@
 """The words between an owner and the agent of a container (`agent.c`), as frames on a stream.
 
 A frame is `length, kind, number` (little-endian, 32 bits each) and a body; the number names a
-command or a file. Output beyond the cap is dropped by the agent, so it never crosses the stream;
+command or a file. Of output the agent passes on the head at once and the tail at the end, and drops
+what is between, so that a flood never crosses the stream;
 input goes out in pieces, the next one when the agent says WANT.
 """
 
@@ -16,12 +17,13 @@ UP, BROKEN, OUT, EXIT, REFUSED, PIECE, DONE, WANT = range(16, 24)
 """From the agent."""
 AT_FORK, AT_DROP, AT_CHDIR, AT_EXEC = range(1, 5)
 """Where a command could not be started."""
-TIMED_OUT, CUT_OUT, CUT_ERR, UNKILLABLE, TOO_MANY = 1, 2, 4, 8, 16
+TIMED_OUT, UNKILLABLE, TOO_MANY = 1, 2, 4
 """Flags of a record."""
 
 HEAD = struct.Struct("<III")
-RECORD = struct.Struct("<iIIIQQII")
-"""status, errno, where, flags, cpu_us, wall_us, kills for memory, refused forks"""
+RECORD = struct.Struct("<iIIIQQIIQQ")
+"""status, errno, where, flags, cpu_us, wall_us, kills for memory, refused forks, bytes of stdout
+and of stderr"""
 REFUSAL = struct.Struct("<IQ")
 """errno, and the size of a file that is too long"""
 _SETUP = struct.Struct("<IIIII")
