@@ -140,6 +140,7 @@ def _mounts(spec: SandboxSpec, kind: Kind, place: Place) -> list[dict[str, Json]
             _bind(setup.meminfo(spec), "/proc/meminfo"),
         ]  # fmt: skip
     found.append(_bind(str(agent()), setup.AGENT))
+    found += [_bind(source, target) for source, target in setup.network_mounts(spec)]
     if place.view:
         found += [_bind(source, target) for source, target in rootfs.mounts()]
         found.append(_bind(f"{place.view}/etc", "/etc"))

@@ -12,9 +12,12 @@ from typing import Any, Literal, Protocol
 
 from quintain.errors import SandboxError, SandboxTimeout
 from quintain.protocols import ExecResult
+from quintain.sandbox import network
 from quintain.sandbox.command import cut
 from quintain.sandbox.engines import frames
+from quintain.sandbox.network import Gate, Proxy
 from quintain.task import SandboxSpec
+from quintain.trajectory import Event
 
 GRACE_S = 10.0
 """How much longer than a command's limit the agent may take to report."""
@@ -57,6 +60,14 @@ class Container(Protocol):
 
     async def why_gone(self) -> tuple[bool, str]:
         """Whether it ran out of memory as a whole, and what is known about its end."""
+        ...
+
+    async def pid(self) -> int:
+        """The process id of its first process, as this host sees it.
+
+        Raises:
+            SandboxError: it is not known.
+        """
         ...
 
     async def remove(self) -> None:
@@ -111,6 +122,7 @@ class ContainedSandbox:
         self._broken = ""
         self._out_of_memory = False
         self._closing: asyncio.Task[None] | None = None
+        self._gate: Gate | None = None
         self._up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._listener = asyncio.create_task(self._listen())
 
@@ -126,6 +138,28 @@ class ContainedSandbox:
                 await self._up
         except TimeoutError as error:
             raise SandboxTimeout(f"the agent was not up within {self.spec.startup_s} s") from error
+
+    async def let_out(self, proxy: Proxy) -> None:
+        """Serves the sandbox's way out, where its spec has one; called by the backend only.
+
+        A socket made in the container's network namespace listens for the owner's proxy.
+
+        Raises:
+            SandboxError: its namespace cannot be entered.
+        """
+        policy = self.spec.network
+        if policy.mode == "none":
+            return
+        pid = await self._container.pid()
+        listener = await asyncio.to_thread(network.listen_inside, pid, network.PORT)
+        self._gate = await proxy.serve(listener, policy)
+        found = await network.prepare(policy)
+        self._env = {**self._env, **found.environment, **self.spec.env}
+        self.capabilities = self.capabilities | {"network_log"}
+
+    async def network_log(self) -> list[Event]:
+        """What was asked of the network so far; see `quintain.protocols.NetworkLog`."""
+        return [] if self._gate is None else self._gate.log.events()
 
     # --- the agent's words ----------------------------------------------------------------------
 
@@ -296,6 +330,8 @@ class ContainedSandbox:
 
     async def _close(self) -> None:
         try:
+            if self._gate is not None:
+                await self._gate.close()
             await self._container.remove()
         finally:
             await self._link.close()

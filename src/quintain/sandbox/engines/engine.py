@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import os
 import secrets
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -24,6 +25,8 @@ from quintain.sandbox.engines.api import AttachedLink, Engine, EngineError
 from quintain.sandbox.engines.contained import ContainedSandbox
 from quintain.sandbox.engines.images import Image, Images
 from quintain.sandbox.engines.program import agent
+from quintain.sandbox.network import Proxy
+from quintain.sandbox.network.resolve import Resolve
 from quintain.task import SandboxSpec
 
 REMOVE_S = 60.0
@@ -34,8 +37,9 @@ LIMITS = {"memory_mb": "MemoryLimit", "max_pids": "PidsLimit", "cpus": "CpuCfsQu
 class _Use:
     """An engine in one event loop."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, resolve: Resolve | None) -> None:
         self.engine = Engine(address)
+        self.proxy = Proxy(resolve=resolve)
         self.images = Images(self.engine)
         self.info: dict[str, Json] = {}
         self.ready = asyncio.Lock()
@@ -50,6 +54,7 @@ class EngineBackend:
         allow_weaker: go on where a limit cannot be enforced, instead of refusing by name.
         runtime: an OCI runtime that the engine knows, by name; by default its own, or `runsc` for
             `isolation="gvisor"`.
+        resolve: gives networked sandboxes the addresses of a name; None: the host's resolver.
     """
 
     name = "engine"
@@ -60,8 +65,14 @@ class EngineBackend:
     start_hint = ""
 
     def __init__(
-        self, address: str | None = None, *, allow_weaker: bool = False, runtime: str | None = None
+        self,
+        address: str | None = None,
+        *,
+        allow_weaker: bool = False,
+        runtime: str | None = None,
+        resolve: Resolve | None = None,
     ) -> None:
+        self.resolve = resolve
         self.address = address or self._find()
         self.allow_weaker = allow_weaker
         self.runtime = runtime
@@ -79,8 +90,6 @@ class EngineBackend:
         """A fresh sandbox; see `quintain.protocols.SandboxBackend.open`."""
         use = await self._use()
         missing = self._missing(use.info, spec)
-        if spec.network.mode != "none":
-            missing["network"] = f"mode {spec.network.mode!r} is not built for this backend"
         self._refuse(missing)
         setup.uid(spec)
         image = await use.images.get(spec)
@@ -97,6 +106,7 @@ class EngineBackend:
             sandbox = ContainedSandbox(spec, container, frame, env, missing, use.boxes.discard)
             use.boxes.add(sandbox)
             await sandbox.start()
+            await sandbox.let_out(use.proxy)
         except BaseException as error:
             await asyncio.shield(_undo(sandbox, container))
             if isinstance(error, EngineError):
@@ -144,6 +154,7 @@ class EngineBackend:
         uses, self._uses = self._uses, {}
         for use in uses.values():
             await asyncio.gather(*(box.close() for box in list(use.boxes)))
+            await use.proxy.close()
             await use.images.forget()
             await use.engine.close()
 
@@ -153,7 +164,7 @@ class EngineBackend:
             del self._uses[other]
         use = self._uses.get(loop)
         if use is None:
-            use = self._uses[loop] = _Use(self.address)
+            use = self._uses[loop] = _Use(self.address, self.resolve)
         async with use.ready:
             if not use.info:
                 await asyncio.to_thread(agent)
@@ -171,11 +182,18 @@ class EngineBackend:
             for field, told in LIMITS.items()
             if info.get(told) is False
         }
+        if spec.network.mode != "none" and not self._sees_processes():
+            missing["network"] = "the way out is made as root, on the engine's own host"
+        if spec.network.mode != "none" and (self.runtime or spec.isolation) in ("gvisor", "runsc"):
+            missing["network"] = "gVisor has a network stack of its own, which has no way out"
         if spec.isolation == "microvm":
             missing["microvm"] = "containers share the host's kernel"
         if spec.isolation == "gvisor" and "runsc" not in (info.get("Runtimes") or {}):
             missing["gvisor"] = f"{self.name} knows no runtime named runsc"
         return missing
+
+    def _sees_processes(self) -> bool:
+        return os.geteuid() == 0 and self.address.startswith("unix:")
 
     def _refuse(self, missing: dict[str, str]) -> None:
         hard = {name: why for name, why in missing.items() if name in ("network", "microvm")}
@@ -289,6 +307,14 @@ class EngineContainer:
         self._engine = engine
         self.name = name
 
+    async def pid(self) -> int:
+        """Its first process, as the engine's host sees it."""
+        found = await self._engine.call("GET", f"/containers/{self.name}/json")
+        pid = int((found.get("State") or {}).get("Pid") or 0)
+        if not pid or not await asyncio.to_thread(_is_agent, pid):
+            raise SandboxError("the container's process is not to be seen from here")
+        return pid
+
     async def why_gone(self) -> tuple[bool, str]:
         """Whether it ran out of memory as a whole, and what the engine says of its end."""
         try:
@@ -302,6 +328,12 @@ class EngineContainer:
     async def remove(self) -> None:
         """Kills and removes it."""
         await _remove(self._engine, self.name)
+
+
+def _is_agent(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/comm").read_text().strip() == "agent"
+    return False
 
 
 async def _remove(engine: Engine, name: str) -> None:
@@ -343,6 +375,7 @@ async def _sweep(engine: Engine) -> list[str]:
 
 def _mounts(spec: SandboxSpec, image: Image) -> list[dict[str, Json]]:
     pairs = [(str(agent()), setup.AGENT), (setup.meminfo(spec), "/proc/meminfo")]
+    pairs += setup.network_mounts(spec)
     if image.host:
         pairs += rootfs.mounts()
     else:

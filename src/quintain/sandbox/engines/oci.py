@@ -19,7 +19,7 @@ import subprocess
 import threading
 from pathlib import Path
 
-from quintain.errors import CapabilityError, ConfigError, IsolationError
+from quintain.errors import CapabilityError, ConfigError, IsolationError, SandboxError
 from quintain.protocols import Probe
 from quintain.record import Json
 from quintain.sandbox import cgroups, layout, probe
@@ -27,6 +27,8 @@ from quintain.sandbox.engines import bundle, rootfs, setup
 from quintain.sandbox.engines.contained import ContainedSandbox
 from quintain.sandbox.engines.pipes import PipeLink
 from quintain.sandbox.engines.program import agent
+from quintain.sandbox.network import Proxy
+from quintain.sandbox.network.resolve import Resolve
 from quintain.task import SandboxSpec
 
 BASE = "/run/quintain"
@@ -42,9 +44,9 @@ mkdir disk root
 mount -t tmpfs -o "nosuid,nodev,size=$size,nr_inodes=$inodes,mode=755" quintain disk
 mkdir disk/upper disk/work disk/shm disk/tmp
 mkdir -p "disk/upper/$workdir" disk/upper/home/sandbox disk/upper/proc disk/upper/dev
-mkdir -p disk/upper/sys/fs/cgroup
+mkdir -p disk/upper/sys/fs/cgroup disk/upper/run/network disk/upper/tmp disk/upper/var/tmp
 : >disk/upper/.agent
-chmod 1777 disk/shm disk/tmp
+chmod 1777 disk/shm disk/tmp disk/upper/tmp disk/upper/var/tmp
 chown -R "$owner:$owner" disk
 chown "$user:$user" "disk/upper/$workdir" disk/upper/home/sandbox
 layers="lowerdir=$lower,upperdir=disk/upper,workdir=disk/work"
@@ -67,12 +69,21 @@ class OciBackend:
     Args:
         allow_weaker: go on where a limit cannot be enforced, instead of refusing by name.
         program: the runtime's program; by default found on the PATH.
+        resolve: gives networked sandboxes the addresses of a name; None: the host's resolver.
     """
 
     name = "oci"
 
-    def __init__(self, *, allow_weaker: bool = False, program: str | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        allow_weaker: bool = False,
+        program: str | None = None,
+        resolve: Resolve | None = None,
+    ) -> None:
         self.kind = bundle.KINDS[self.name]
+        self.resolve = resolve
+        self._proxies: dict[asyncio.AbstractEventLoop, Proxy] = {}
         self.allow_weaker = allow_weaker
         self.program = program or shutil.which(self.kind.program) or ""
         self._boxes: set[ContainedSandbox] = set()
@@ -106,6 +117,7 @@ class OciBackend:
             sandbox = ContainedSandbox(spec, container, frame, env, missing, self._boxes.discard)
             self._boxes.add(sandbox)
             await sandbox.start()
+            await sandbox.let_out(self._proxy())
         except BaseException:
             await asyncio.shield(sandbox.close() if sandbox else container.remove())
             raise
@@ -129,9 +141,20 @@ class OciBackend:
     async def close(self) -> None:
         """Ends every sandbox of this backend."""
         await asyncio.gather(*(box.close() for box in list(self._boxes)))
+        proxy = self._proxies.pop(asyncio.get_running_loop(), None)
+        if proxy is not None:
+            await proxy.close()
         if self._folder:
             await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
             self._folder = ""
+
+    def _proxy(self) -> Proxy:
+        loop = asyncio.get_running_loop()
+        for other in [other for other in self._proxies if other.is_closed()]:
+            del self._proxies[other]
+        if loop not in self._proxies:
+            self._proxies[loop] = Proxy(resolve=self.resolve)
+        return self._proxies[loop]
 
     def _missing(self, spec: SandboxSpec) -> dict[str, str]:
         found = dict(cgroups.find().missing)
@@ -147,8 +170,8 @@ class OciBackend:
             hard[self.kind.program] = f"not found; Debian: apt-get install {self.kind.package}"
         if os.geteuid() != 0:
             hard["root"] = "the bundle's mounts and control groups need root"
-        if spec.network.mode != "none":
-            hard["network"] = f"mode {spec.network.mode!r} is not built for this backend"
+        if spec.network.mode != "none" and self.kind.own_kernel:
+            hard["network"] = "gVisor has a network stack of its own, which has no way out"
         if spec.isolation in missing:
             hard[spec.isolation] = missing[spec.isolation]
         refused = hard if self.allow_weaker else {**missing, **hard}
@@ -242,6 +265,17 @@ class RuntimeContainer:
         self._own_kernel = own_kernel
         self._name = name
         self._folder = folder
+
+    async def pid(self) -> int:
+        """Its first process, as the runtime knows it."""
+        argv = [*self._runtime, "state", self._name]
+        run = await asyncio.to_thread(
+            subprocess.run, argv, capture_output=True, timeout=CALL_S, text=True
+        )
+        try:
+            return int(json.loads(run.stdout)["pid"])
+        except (ValueError, KeyError) as error:
+            raise SandboxError(f"the runtime does not know its process: {run.stderr}") from error
 
     async def why_gone(self) -> tuple[bool, str]:
         """Whether it ran out of memory as a whole, and how its runtime ended."""

@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from quintain.errors import CapabilityError
-from quintain.sandbox import layout
+from quintain.sandbox import layout, network
 from quintain.sandbox.build import cache_folder
 from quintain.sandbox.engines import frames
 from quintain.sandbox.filter import program
@@ -74,6 +74,14 @@ def shares(spec: SandboxSpec) -> dict[str, int]:
     parts = {"/tmp": 4, "/dev/shm": 8, "/home/sandbox": 16, "/var/tmp": 32, "/run": 32}
     parts[spec.workdir] = 2
     return {path: max(4096, total // part // 4096 * 4096) for path, part in parts.items()}
+
+
+def network_mounts(spec: SandboxSpec) -> list[tuple[str, str]]:
+    """What a networked sandbox finds inside, as `(source, target)`: whom the host trusts."""
+    trusted = network.certificates()
+    if spec.network.mode == "none" or not trusted:
+        return []
+    return [(os.path.realpath(trusted), network.CERTIFICATES)]
 
 
 def file_of(name: str, data: bytes) -> str:
