@@ -684,7 +684,7 @@ static int set_up(const char *body, size_t length) {
   if (length < sizeof words) return -1;
   memcpy(&words, body, sizeof words);
   size_t room = sizeof words + words.limits * sizeof limit;
-  if (words.limits > 16 || length != room + words.filter) return -1;
+  if (words.limits > 16 || length < room + words.filter) return -1;
   user = words.user;
   group = words.group;
   watched_pids = words.watched;
@@ -697,6 +697,10 @@ static int set_up(const char *body, size_t length) {
   filter.filter = malloc(words.filter + 1);
   if (!filter.filter) return -1;
   memcpy(filter.filter, body + room, words.filter);
+  /* A runtime gives a mount the mode of the folder that it hides. */
+  char *at = (char *)body + room + words.filter, *end = (char *)body + length;
+  for (char *path; at < end && (path = next_string(&at, end));)
+    if (chmod(path, 01777) < 0) return -1;
   return 0;
 }
 
@@ -704,8 +708,7 @@ static void answer(struct head *head, char *body) {
   uint32_t number = head->number;
   struct command *c = find_command(number);
   if (head->kind == SETUP) {
-    uint32_t why = EINVAL;
-    if (set_up(body, head->length) < 0) tell(BROKEN, 0, &why, sizeof why);
+    if (set_up(body, head->length) < 0) tell(BROKEN, 0, NULL, 0);
     else tell(UP, 0, NULL, 0);
   }
   if (head->kind == EXEC) start_command(number, body, head->length);

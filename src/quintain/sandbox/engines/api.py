@@ -145,6 +145,24 @@ class Engine:
                 raise EngineError(500, f"{word['error']}{': ' + said if said else ''}")
         return words
 
+    async def has_files(self, container: str, path: str) -> bool:
+        """Whether a folder of a container is there and has anything in it.
+
+        Args:
+            container: its part of the API's path.
+            path: absolute.
+        """
+        query = {"path": path}
+        try:
+            async with self._answer("GET", f"{container}/archive", CALL_S, params=query) as answer:
+                # A tar: one header of 512 bytes an entry, the folder's own first; zeros end it.
+                head = await answer.content.readexactly(1024)
+        except EngineError as error:
+            if error.status == 404:
+                return False
+            raise
+        return head[512] != 0
+
     async def attach(self, container: str) -> AttachedLink:
         """The stream of a container's first process, which waits for its owner's first word.
 

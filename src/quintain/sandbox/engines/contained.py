@@ -175,8 +175,11 @@ class ContainedSandbox:
         await self._lose(why)
 
     def _told(self, kind: int, number: int, body: bytes) -> None:
-        if kind == frames.UP and not self._up.done():
-            self._up.set_result(None)
+        if kind in (frames.UP, frames.BROKEN) and not self._up.done():
+            if kind == frames.UP:
+                self._up.set_result(None)
+            else:
+                self._up.set_exception(SandboxError("the agent could not set itself up"))
             return
         call = self._calls.get(number)
         if call is None or call.ended.done():

@@ -93,8 +93,17 @@ class EngineBackend:
         self._refuse(missing)
         setup.uid(spec)
         image = await use.images.get(spec)
+        own_disk = await use.images.has_files(image, spec.workdir)
+        if own_disk and not _caps_disk(use.info):
+            missing["disk_mb"] = (
+                "the image has files in the workdir, which then lies on the engine's own disk, and "
+                f"its storage driver ({use.info.get('Driver')}) caps none; choose another workdir"
+            )
+            self._refuse(missing)
         name = f"quintain-{os.getpid()}-{secrets.token_hex(6)}"
-        body = await asyncio.to_thread(self._body, spec, image)
+        body = await asyncio.to_thread(self._body, spec, image, own_disk)
+        if "disk_mb" in missing:
+            body["HostConfig"].pop("StorageOpt")
         container = EngineContainer(use.engine, name)
         sandbox: ContainedSandbox | None = None
         try:
@@ -102,7 +111,7 @@ class EngineBackend:
             await use.engine.call("POST", f"/containers/{name}/start")
             container.link = await use.engine.attach(name)
             env = {**layout.environment(spec), **image.env, **spec.env}
-            frame = setup.first_frame(spec)
+            frame = setup.first_frame(spec, places=list(body["HostConfig"]["Tmpfs"]))
             sandbox = ContainedSandbox(spec, container, frame, env, missing, use.boxes.discard)
             use.boxes.add(sandbox)
             await sandbox.start()
@@ -212,7 +221,7 @@ class EngineBackend:
             return IsolationError(f"{error}. {self.start_hint}", ("engine",))
         return SandboxError(f"{self.name}: {error}")
 
-    def _body(self, spec: SandboxSpec, image: Image) -> dict[str, Json]:
+    def _body(self, spec: SandboxSpec, image: Image, own_disk: bool) -> dict[str, Json]:
         labels = {owners.LABEL: owners.mine()}
         return {
             "Image": image.id,
@@ -229,11 +238,13 @@ class EngineBackend:
             "AttachStdout": True,
             "AttachStderr": True,
             "Tty": False,
-            "HostConfig": self._host_config(spec, image),
+            "HostConfig": self._host_config(spec, image, own_disk),
         }
 
-    def _host_config(self, spec: SandboxSpec, image: Image) -> dict[str, Json]:
+    def _host_config(self, spec: SandboxSpec, image: Image, own_disk: bool) -> dict[str, Json]:
         places = setup.shares(spec)
+        if own_disk:
+            del places[spec.workdir]
         shm = places.pop("/dev/shm")
         # What is written lies in memory, and is counted there.
         memory = (spec.memory_mb + spec.disk_mb) << 20
@@ -241,7 +252,7 @@ class EngineBackend:
         found: dict[str, Json] = {
             "AutoRemove": True,
             "NetworkMode": "none",
-            "ReadonlyRootfs": True,
+            "ReadonlyRootfs": not own_disk,
             "CapDrop": ["ALL"],
             "CapAdd": list(setup.CAPABILITIES),
             "SecurityOpt": ["no-new-privileges"],
@@ -260,6 +271,8 @@ class EngineBackend:
             "LogConfig": {"Type": "none"},
             "Init": False,
         }
+        if own_disk:
+            found["StorageOpt"] = {"size": f"{spec.disk_mb}M"}
         return found if runtime is None else {**found, "Runtime": runtime}
 
     def _tmpfs(self, size: int) -> str:
@@ -284,11 +297,11 @@ class PodmanBackend(EngineBackend):
     sockets = ("{run}/podman/podman.sock", "/run/podman/podman.sock")
     start_hint = "Start `podman system service --time=0`, or say where it is with CONTAINER_HOST"
 
-    def _host_config(self, spec: SandboxSpec, image: Image) -> dict[str, Json]:
+    def _host_config(self, spec: SandboxSpec, image: Image, own_disk: bool) -> dict[str, Json]:
         # Its own defaults may be more than its host allows; commands get lower ones anyhow.
         limits = {"nofile": 4096, "nproc": 16_384}
         ulimits = [{"Name": name, "Soft": most, "Hard": most} for name, most in limits.items()]
-        found = super()._host_config(spec, image)
+        found = super()._host_config(spec, image, own_disk)
         # Of the fields for masks and read-only paths it takes no notice.
         masks = f"mask={':'.join(setup.MASKED)}"
         return {**found, "Ulimits": ulimits, "SecurityOpt": [*found["SecurityOpt"], masks]}
@@ -349,6 +362,15 @@ async def _remove(engine: Engine, name: str) -> None:
                 if error.status not in (409, 500):
                     raise
             await asyncio.sleep(0.02)
+
+
+def _caps_disk(info: dict[str, Json]) -> bool:
+    """Whether the storage driver can cap what a container writes to its root."""
+    backing = {str(row[0]): str(row[1]) for row in info.get("DriverStatus") or () if len(row) > 1}
+    driver = info.get("Driver")
+    return driver in ("btrfs", "zfs") or (
+        driver == "overlay2" and backing.get("Backing Filesystem") == "xfs"
+    )
 
 
 async def _undo(sandbox: ContainedSandbox | None, container: EngineContainer) -> None:

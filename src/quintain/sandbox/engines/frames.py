@@ -71,7 +71,12 @@ class Reader:
 
 
 def setup(
-    uid: int, filter_: bytes, limits: Mapping[int, tuple[int, int]], watched_pids: int = 0
+    uid: int,
+    filter_: bytes,
+    limits: Mapping[int, tuple[int, int]],
+    *,
+    watched_pids: int = 0,
+    places: Sequence[str] = (),
 ) -> bytes:
     """What every command gets.
 
@@ -79,13 +84,14 @@ def setup(
         uid: user and group that run commands.
         filter_: system-call filter.
         limits: of `resource`, soft and hard; -1 is unlimited.
+        places: folders that anybody may write to, as to `/tmp`.
         watched_pids: kill a command's tree beyond that many processes; 0: do not look.
     """
     body = _SETUP.pack(uid, uid, watched_pids, len(limits), len(filter_))
     for kind, values in limits.items():
         soft, hard = (UNLIMITED if value < 0 else value for value in values)
         body += _LIMIT.pack(kind, 0, soft, hard)
-    return body + filter_
+    return body + filter_ + b"".join(_string(place) for place in places)
 
 
 def command(

@@ -38,6 +38,7 @@ class Images:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._known: dict[object, asyncio.Task[Image]] = {}
+        self._seen: dict[tuple[str, str], bool] = {}
 
     async def get(self, spec: SandboxSpec) -> Image:
         """The image of a spec, imported, pulled or built now if it must be.
@@ -52,6 +53,21 @@ class Images:
         if task is None or (task.done() and (task.cancelled() or task.exception())):
             task = self._known[key] = asyncio.create_task(self._make(spec))
         return await asyncio.shield(task)
+
+    async def has_files(self, image: Image, path: str) -> bool:
+        """Whether an image has anything in a folder, found out once."""
+        key = (image.id, path)
+        if image.host:
+            return False
+        if key not in self._seen:
+            body = {"Image": image.id, "Entrypoint": ["/none"], "Labels": {LABEL: "look"}}
+            made = await self._engine.call("POST", "/containers/create", body=body)
+            container = f"/containers/{made['Id']}"
+            try:
+                self._seen[key] = await self._engine.has_files(container, path)
+            finally:
+                await self._engine.call("DELETE", container, query={"force": "1"})
+        return self._seen[key]
 
     async def forget(self) -> None:
         """Ends what is being made."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from quintain.errors import CapabilityError
@@ -41,11 +42,14 @@ def uid(spec: SandboxSpec) -> int:
     return users[spec.user]
 
 
-def first_frame(spec: SandboxSpec, *, own_kernel: bool = False) -> bytes:
+def first_frame(
+    spec: SandboxSpec, *, own_kernel: bool = False, places: Sequence[str] = ()
+) -> bytes:
     """The agent's set-up for a spec.
 
     Args:
         spec: what is wanted.
+        places: see `frames.setup`.
         own_kernel: for gVisor, which has fewer limits, and no control groups inside: there the
             agent counts processes and kills a command's tree when there are too many.
     """
@@ -62,7 +66,7 @@ def first_frame(spec: SandboxSpec, *, own_kernel: bool = False) -> bytes:
     if own_kernel:
         del limits[resource.RLIMIT_MSGQUEUE]
     watched = spec.max_pids + OWN_PROCESSES if own_kernel else 0
-    return frames.setup(uid(spec), program(), limits, watched)
+    return frames.setup(uid(spec), program(), limits, watched_pids=watched, places=places)
 
 
 def shares(spec: SandboxSpec) -> dict[str, int]:
