@@ -15,11 +15,12 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from quintain.errors import IsolationError, SandboxError
+from quintain.errors import CapabilityError, IsolationError, SandboxError
 from quintain.protocols import ExecResult, Probe, Sandbox, SandboxBackend
 from quintain.record import Json
 from quintain.sandbox import filter as calls
 from quintain.sandbox.attacks import ATTACKS, Attack
+from quintain.sandbox.network import check
 from quintain.task import SandboxSpec
 
 SPEC = SandboxSpec(memory_mb=64, disk_mb=16, max_pids=40, cpus=0.5, max_output_bytes=100_000)
@@ -120,6 +121,15 @@ async def probe(
                     found[one.wall] = _why(run)
     finally:
         await sandbox.close()
+    try:
+        through = await check.allow_list(backend, SPEC, patience)
+    except (IsolationError, CapabilityError) as error:
+        told[check.WALL] = f"refused by name: {error}"
+    else:
+        if through:
+            found[check.WALL] = f"got through: {through}"
+        else:
+            enforced.append(check.WALL)
     told["latency_ms"] = await _latency(backend)
     return Probe(
         backend=backend.name,
