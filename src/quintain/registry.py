@@ -184,6 +184,7 @@ sandboxes = Registry(
         "crun": "quintain.sandbox.engines.oci:CrunBackend",
         "gvisor": "quintain.sandbox.engines.oci:GvisorBackend",
         "microvm": "quintain.sandbox.microvm.backend:MicrovmBackend",
+        "weak": "quintain.sandbox.weak:WeakBackend",
     },
     one="sandbox",
 )

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
 import pytest
 
+import quintain
 from quintain.errors import IsolationError
 from quintain.sandbox.native import NativeBackend
 from quintain.task import SandboxSpec
@@ -28,3 +34,32 @@ async def box(backend):
     box = await backend.open(SandboxSpec())
     yield box
     await box.close()
+
+
+@pytest.fixture
+def as_ordinary_user(tmp_path):
+    """Runs a script as a user without rights, with a Python that this user can read."""
+    if os.geteuid() != 0 or not shutil.which("setpriv"):
+        pytest.skip("needs root and setpriv, to become an ordinary user")
+    system = "/usr/bin/python3"
+    home = tmp_path / "home"
+    home.mkdir()
+    os.chown(home, 54321, 54321)
+    for folder in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
+        folder.chmod(0o755)
+    source = Path(quintain.__file__).parents[1]
+    path = [str(source), *(entry for entry in os.sys.path if entry.endswith("site-packages"))]
+    become = ["setpriv", "--reuid=54321", "--regid=54321", "--clear-groups"]
+    env = {"HOME": str(home), "PATH": "/usr/bin:/bin", "PYTHONPATH": os.pathsep.join(path)}
+    env["PYTHONDONTWRITEBYTECODE"] = "1"
+
+    def run(*arguments, wrap=()):
+        command = [*become, *wrap, system, "-c", *arguments]
+        return subprocess.run(
+            command, env=env, cwd="/", capture_output=True, text=True, timeout=100
+        )
+
+    check = run("import quintain.sandbox.native, quintain.testing")
+    if check.returncode:
+        pytest.skip(f"no Python for an ordinary user: {check.stderr.strip()[-200:]}")
+    return run

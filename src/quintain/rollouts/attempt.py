@@ -169,6 +169,7 @@ async def _set_up(walk: _Walk) -> None:
         walk.began = time.monotonic()  # a build is the time of no rollout
         walk.sandbox = await host.open_sandbox(spec)
         walk.opened_s = time.monotonic() - walk.began
+        _tell_weakness(walk, walk.sandbox)
         for path, data in task.files.items():
             with boundary(SandboxError, f"writing {path}"):
                 await walk.sandbox.write(path, data)
@@ -177,6 +178,14 @@ async def _set_up(walk: _Walk) -> None:
         async with asyncio.timeout(host.setup_s):
             walk.episode = await host.environment.open(public, task.world, walk.sandbox, walk.seed)
     walk.setup_s = time.monotonic() - walk.began
+
+
+def _tell_weakness(walk: _Walk, sandbox: Sandbox) -> None:
+    """Records on the trajectory what its sandbox does not enforce."""
+    missing = sorted(getattr(sandbox, "missing", {}))
+    isolation = getattr(sandbox, "isolation", "")
+    if missing or isolation == "weak":
+        walk.recorder.event("sandbox.weaker", {"isolation": isolation, "missing": missing})
 
 
 async def _play(walk: _Walk) -> None:

@@ -40,7 +40,7 @@ class Attached:
         self._loop = asyncio.get_running_loop()
         self._link = sandbox.link
         self._most = max_answer_bytes
-        self._answers, self._input, self._script = -1, -1, -1
+        self._answers, self._input, self._script, self._reader = -1, -1, -1, -1
         self._buffer = bytearray()
         self._more = asyncio.Event()
         self._over = False
@@ -66,6 +66,7 @@ class Attached:
         os.fchmod(self._script, 0o444)
         null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
         readable = os.open(f"/proc/self/fd/{self._script}", os.O_RDONLY | os.O_CLOEXEC)
+        self._reader = os.dup(readable)
         os.set_blocking(self._answers, False)
         self._loop.add_reader(self._answers, self._readable)
         fds = (null, self.out.write_end, self.err.write_end, self._report.write_end,
@@ -107,6 +108,8 @@ class Attached:
     def ask(self, script: bytes, word: bytes) -> None:
         """Puts the script there and says so; answers to nothing are forgotten."""
         self._buffer.clear()
+        # Where a sandbox answers `open` by a duplicate, the next reader goes on after the last.
+        os.lseek(self._reader, 0, os.SEEK_SET)
         os.ftruncate(self._script, 0)
         view = memoryview(script)
         while view:
@@ -148,12 +151,12 @@ class Attached:
 
     def close(self) -> None:
         """Hangs up: the minder kills the process and everything below it."""
-        for fd in (self._answers, self._input, self._script):
+        for fd in (self._answers, self._input, self._script, self._reader):
             if fd >= 0:
                 if fd == self._answers and not self._over:
                     self._loop.remove_reader(fd)
                 os.close(fd)
-        self._answers = self._input = self._script = -1
+        self._answers = self._input = self._script = self._reader = -1
         self._report.close()
         if not self._report.record.done():
             self._report.record.cancel()

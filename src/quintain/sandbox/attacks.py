@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from quintain.protocols import ExecResult
 
 _START = """
-import ctypes, errno, json, os, signal, socket, sys
+import ctypes, errno, json, os, select, signal, socket, sys
 facts = json.loads(sys.argv[1])
 broken = []
 def attempt(what, function):
@@ -64,8 +64,25 @@ def connect(family, address):
         return address
 attempt("host loopback", lambda: connect(socket.AF_INET, ("127.0.0.1", facts["port"])))
 attempt("abstract socket", lambda: connect(socket.AF_UNIX, facts["abstract"].replace("@", "\\0")))
+def fast_open():
+    with socket.socket() as s:
+        s.settimeout(2)
+        try:
+            s.sendto(b"x", 0x20000000, ("127.0.0.1", facts["port"]))
+        except BlockingIOError:
+            select.select([], [s], [], 2)
+        code = s.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            raise OSError(code, "refused")
+        return s.getpeername()
+attempt("host loopback by fast open", fast_open)
+def domain(family):
+    with socket.socket(family, socket.SOCK_RAW) as s:
+        if s.getsockopt(socket.SOL_SOCKET, 39) != family:
+            raise OSError("a stand-in")
+        return "opened"
 for family in (socket.AF_NETLINK, socket.AF_PACKET, 38, 40):
-    attempt(f"socket family {family}", lambda: socket.socket(family, socket.SOCK_RAW).close())
+    attempt(f"socket family {family}", lambda: domain(family))
 links = [line.split(":")[0].strip() for line in open("/proc/net/dev") if ":" in line]
 if links != ["lo"]:
     broken.append(f"interfaces: {links}")
@@ -111,7 +128,7 @@ for name in ("cmdline", "kallsyms", "iomem", "interrupts", "config.gz"):
 total = int(next(line for line in open("/proc/meminfo") if "MemTotal" in line).split()[1]) // 1024
 if total != facts["memory_mb"]:
     broken.append(f"the host's memory: {total} MB")
-if socket.gethostname() != "sandbox":
+if socket.gethostname() == facts["host_name"]:
     broken.append("the host's name")
 """
 FORKS = """

@@ -151,13 +151,18 @@ def remove(groups: Groups, name: str) -> list[str]:
     return removed
 
 
+def alive(pid: str, start: str) -> bool:
+    """Whether the process of that PID and start time still lives."""
+    try:
+        return str(start_time(int(pid))) == start
+    except (OSError, ValueError):
+        return False
+
+
 def is_alive(entry: str) -> bool:
     """Whether the owner named by a group (`quintain-<pid>-<start time>[.more]`) still lives."""
     pid, _, start = entry.removeprefix(PREFIX).partition("-")
-    try:
-        return str(start_time(int(pid))) == start.partition(".")[0]
-    except (OSError, ValueError):
-        return False
+    return alive(pid, start.partition(".")[0])
 
 
 def _remove_tree(folder: str) -> list[str]:

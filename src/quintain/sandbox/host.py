@@ -34,11 +34,12 @@ def _number(path: str) -> int | None:
     return None
 
 
-def _has_admin() -> bool:
+def has_capability(number: int) -> bool:
+    """Whether this process has a capability, by its number in the kernel's list."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/status").read_text().splitlines():
             if line.startswith("CapEff:"):
-                return bool(int(line.split()[1], 16) >> CAP_SYS_ADMIN & 1)
+                return bool(int(line.split()[1], 16) >> number & 1)
     return False
 
 
@@ -58,7 +59,7 @@ def look() -> Host:
             f"the system-call filter knows {' and '.join(MACHINES)}, not {platform.machine()}",
             "use a container backend",
         )
-    rootless = not (os.geteuid() == 0 and _has_admin())
+    rootless = not (os.geteuid() == 0 and has_capability(CAP_SYS_ADMIN))
     blocked, advice = "", ""
     if _number("/proc/sys/user/max_user_namespaces") == 0:
         blocked = "user namespaces are switched off (user.max_user_namespaces = 0)"

@@ -74,9 +74,9 @@ class _How(ctypes.Structure):
     _fields_ = [("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64)]
 
 
-def open_inside(path: str, flags: int, mode: int) -> int:
-    """openat2 that follows no magic links (this process's root is the sandbox's)."""
-    root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+def open_inside(path: str, flags: int, mode: int, below: str = "/") -> int:
+    """openat2 with the folder `below` as root, out of which no link leads, magic or not."""
+    root = os.open(below, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         return open_at(root, path, flags, mode)
     finally:
@@ -169,3 +169,19 @@ def kill_below(root: int, spared: set[int], oldest: int = 0) -> int:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     return len(victims)
+
+
+def remove_semaphores(users: range) -> None:
+    """Removes the System V semaphores of users that are nobody but a sandbox's.
+
+    They outlive every process; sandlock keeps its accounts in them. Those of this process's own
+    user stay: they may be somebody else's.
+    """
+    try:
+        with open("/proc/sysvipc/sem", encoding="utf-8") as file:
+            rows = [line.split() for line in file][1:]
+    except OSError:
+        return
+    for row in rows:
+        if int(row[4]) in users and int(row[4]) != os.geteuid():
+            libc.semctl(int(row[1]), 0, 0)

@@ -49,6 +49,10 @@ log = logging.getLogger(__name__)
 ANY_NUMBER, ANY_IDS = 99_999_998, (2_147_483_120, 2_147_483_121)
 """Stand for a sandbox's own number and host ids in the plan of its kind; as long as those."""
 MANY_FILES = 65_536
+WEAKER = (
+    "Where namespaces are forbidden there is a weaker tier, if that is acceptable: "
+    "the backend 'weak' with SandboxSpec(isolation=\"weak\")"
+)
 
 
 class NativeBackend:
@@ -247,7 +251,7 @@ class NativeBackend:
         if self._host.blocked:
             advice = f" Try: {self._host.advice}." if self._host.advice else ""
             raise IsolationError(
-                f"no native sandbox here: {self._host.blocked}.{advice}", ("namespaces",)
+                f"no native sandbox here: {self._host.blocked}.{advice} {WEAKER}", ("namespaces",)
             )
         return self._host
 
@@ -414,7 +418,7 @@ def _explain(error: OSError, here: host.Host) -> SandboxError:
         advice = here.advice or "run as root on a host (not in a container without privileges)"
         return IsolationError(
             f"this host refused a wall of the native sandbox: {what}. Try: {advice}; "
-            "or use a container backend",
+            f"or use a container backend. {WEAKER}",
             ("namespaces",),
         )
     return SandboxError(f"the sandbox did not come up: {what}")

@@ -50,6 +50,7 @@ class Target:
             "canary": str(canary),
             "port": self._servers[0].getsockname()[1],
             "abstract": abstract,
+            "host_name": socket.gethostname(),
             "victim": os.getpid(),
             "calls": {name: table[name] for name in table if name not in calls.HARMFUL},
             "memory_mb": SPEC.memory_mb,
@@ -79,6 +80,7 @@ async def probe(
     details: Mapping[str, Json],
     *,
     patience: float = 1.0,
+    spec: SandboxSpec = SPEC,
 ) -> Probe:
     """Attacks a sandbox of the backend.
 
@@ -88,12 +90,13 @@ async def probe(
         advice: what to do about it.
         details: more to report.
         patience: how many times longer than usual an attack may take, on an emulated machine.
+        spec: what to open.
     """
     enforced: list[str] = []
     found = dict(missing)
     told = dict(details)
     try:
-        sandbox = await backend.open(SPEC)
+        sandbox = await backend.open(spec)
     except (SandboxError, OSError) as error:
         names = error.missing if isinstance(error, IsolationError) else ("namespaces",)
         return Probe(
@@ -113,7 +116,7 @@ async def probe(
                 except SandboxError:
                     # Some end as a whole at a limit that an attack before this one hit.
                     await sandbox.close()
-                    sandbox = await backend.open(SPEC)
+                    sandbox = await backend.open(spec)
                     run = await attack(sandbox, one, target.facts, patience)
                 if one.held(run):
                     enforced.append(one.wall)
@@ -122,7 +125,7 @@ async def probe(
     finally:
         await sandbox.close()
     try:
-        through = await check.allow_list(backend, SPEC, patience)
+        through = await check.allow_list(backend, spec, patience)
     except (IsolationError, CapabilityError) as error:
         told[check.WALL] = f"refused by name: {error}"
     else:
@@ -130,7 +133,7 @@ async def probe(
             found[check.WALL] = f"got through: {through}"
         else:
             enforced.append(check.WALL)
-    told["latency_ms"] = await _latency(backend)
+    told["latency_ms"] = await _latency(backend, spec)
     return Probe(
         backend=backend.name,
         available=True,
@@ -146,12 +149,12 @@ def _why(run: ExecResult) -> str:
     return f"the attack got through (exit code {run.exit_code} {run.killed}): {said}"
 
 
-async def _latency(backend: SandboxBackend) -> dict[str, float]:
+async def _latency(backend: SandboxBackend, spec: SandboxSpec) -> dict[str, float]:
     """Medians over a few runs: a fresh sandbox from open to closed, and its parts."""
     rows: list[tuple[float, float, float]] = []
     for _ in range(LATENCY_RUNS):
         start = time.perf_counter()
-        sandbox = await backend.open(SPEC)
+        sandbox = await backend.open(spec)
         opened = time.perf_counter()
         await sandbox.exec(["true"])
         ran = time.perf_counter()

@@ -93,9 +93,9 @@ async def _check_files(sandbox: Sandbox) -> None:
     await _expect(FileNotFoundError, sandbox.read("missing"))
     await _expect(OSError, sandbox.read("a/b/c.bin", max_bytes=10))
     await _expect(OSError, sandbox.read("a"))
-    await sandbox.exec(["mkfifo", "pipe"])
-    await _expect(OSError, sandbox.read("pipe"))
-    await _expect(OSError, sandbox.write("pipe", b"x"))
+    if (await sandbox.exec(["mkfifo", "pipe"])).ok:
+        await _expect(OSError, sandbox.read("pipe"))
+        await _expect(OSError, sandbox.write("pipe", b"x"))
     script = "ln -s /../../../../../../etc/hostname up; ln -s loop loop"
     await sandbox.exec(["sh", "-c", script])
     inside = await sandbox.exec(["cat", "/etc/hostname"])

@@ -17,27 +17,42 @@ from quintain.registry import sandboxes
 from quintain.sandbox.filter import TABLES
 from quintain.sandbox.native import NativeBackend
 from quintain.sandbox.network import PORT
+from quintain.sandbox.weak import WeakBackend
 from quintain.task import NetworkPolicy, SandboxSpec
+from redteam.sandbox.weak import HOLDS
 
 
 def pytest_generate_tests(metafunc):
-    """An attack that asks for it runs over both launchers of the native backend."""
+    """Runs an attack over both launchers if it asks, and over the weak tier where that holds."""
+    native = metafunc.config.getoption("--backend") == "native"
+    name = metafunc.module.__name__.rpartition(".")[2]
+    if "tier" in metafunc.fixturenames and metafunc.function.__name__ in HOLDS.get(name, ()):
+        metafunc.parametrize("tier", ["native", "weak"] if native else ["native"])
     if "any_launcher" in metafunc.fixturenames:
-        native = metafunc.config.getoption("--backend") == "native"
         metafunc.parametrize("any_launcher", ["c", "python"] if native else ["auto"])
 
 
 @pytest.fixture
-async def open_sandbox(request):
+def tier():
+    """Which tier is attacked: the backend named on the command line, or the weak one."""
+    return "native"
+
+
+@pytest.fixture
+async def open_sandbox(request, tier):
     """Opens sandboxes with the given spec; they are closed at the end."""
     name = request.config.getoption("--backend")
     launcher = "auto"
     if "any_launcher" in request.fixturenames:
         launcher = request.getfixturevalue("any_launcher")
     backend = NativeBackend(launcher=launcher) if name == "native" else sandboxes.get(name)()
+    if tier == "weak":
+        backend = WeakBackend(allow_weaker=True)
     opened = []
 
     async def open_(**spec):
+        if tier == "weak":
+            spec["isolation"] = "weak"
         try:
             sandbox = await backend.open(SandboxSpec(**spec))
         except IsolationError as error:
