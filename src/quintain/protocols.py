@@ -101,8 +101,8 @@ class Sandbox(Protocol):
     spec: SandboxSpec
     capabilities: frozenset[str]
     """Of "session" (`Sessions`), "python" (`Pythons`), "list" (`Listing`), "transfer"
-    (`Transfers`), "snapshot" (`Snapshots`), "fork" (`Forks`), "reset" (`Resettable`), "zygote",
-    "network_log" (`NetworkLog`)."""
+    (`Transfers`), "snapshot" (`Snapshots`), "fork" (`Forks`), "reset" (`Resettable`),
+    "zygote" (`Warm`), "network_log" (`NetworkLog`)."""
 
     async def exec(
         self,
@@ -419,6 +419,40 @@ class Forks(Protocol):
         Raises:
             OSError: what was written cannot be copied.
             SandboxError: one of the two is broken.
+        """
+        ...
+
+
+class Warm(Protocol):
+    """A sandbox with the capability "zygote": forked from an interpreter with modules imported."""
+
+    async def run_python(
+        self,
+        code: str,
+        *,
+        arguments: Sequence[str] = (),
+        stdin: bytes | str = b"",
+        timeout_s: float | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+    ) -> ExecResult:
+        """Runs Python code as `python3 -c` would, in a fork: the modules are there already.
+
+        Limits and results are those of `Sandbox.exec`. Every call is a fork of its own: no state
+        goes from one to the next. `random` and `numpy.random` are seeded anew; string hashes are
+        not (PYTHONHASHSEED is 0), and the layout of the address space is the template's.
+
+        Args:
+            code: what to run.
+            arguments: `sys.argv[1:]`.
+            stdin: all its input.
+            timeout_s: wall-clock seconds; None: `spec.exec_s`.
+            env: added to the sandbox's environment.
+            cwd: None: `spec.workdir`.
+
+        Raises:
+            SandboxError: the sandbox is broken (the host's fault).
+            CapabilityError: the sandbox was not forked from a template.
         """
         ...
 

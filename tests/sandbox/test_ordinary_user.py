@@ -37,6 +37,12 @@ async def main():
     run = await box.exec(["sh", "-c", "echo x > /proc/cmdline; echo x >> /etc/passwd"])
     assert run.exit_code != 0
     await check_sandbox(weaker)
+    if sys.argv[1] == "c":
+        warm = await weaker.warm(SandboxSpec(), ("json",))
+        run = await warm.run_python("import os, sys; print('json' in sys.modules, os.getuid())")
+        assert run.text == "True 1000\\n", run
+        run = await warm.run_python("open('/etc/passwd', 'a')")
+        assert run.exit_code == 1, run
     await weaker.close()
     print("fine")
 

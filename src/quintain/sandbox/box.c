@@ -66,16 +66,16 @@
 #endif
 
 enum { VERSION = 1 };
-enum { INIT = 1, OPEN, CLOSE, RESET, READY = 8, FAILED, GONE };
+enum { INIT = 1, OPEN, CLOSE, RESET, TEMPLATE, READY = 8, FAILED, GONE };
 enum { EXEC = 16, OPENFILE, KILL, FREEZE, THAW, FILLED, UP = 32, BROKEN, OPENED, REFUSED, FILL };
 enum { MKDIR = 1, WRITE, LINK, UNSHARE, MOUNT, PIVOT, MKNOD, HOSTNAME, LOOPBACK, USERNS, COUNTER,
        RLIMIT, FILTER, CLEAN, JOIN, UMOUNT, UNLINK, KEEP,
-       BASE, ENTER, LISTEN, OFFER, RULES, ALLOW, RESTRICT, IDMAP = 30, RIGHTS };
+       BASE, ENTER, LISTEN, OFFER, RULES, ALLOW, RESTRICT, IDMAP = 30, RIGHTS, SPACE };
 static const char *const step_names[] = {
     "", "mkdir", "write", "link", "unshare", "mount", "pivot_root", "mknod", "sethostname",
     "loopback", "user namespace", "open", "rlimit", "filter", "clean", "open", "umount", "unlink", "open",
     "base", "enter", "listen", "fill", "landlock rules", "landlock rule", "landlock",
-    [IDMAP] = "idmap", [RIGHTS] = "rights"};
+    [IDMAP] = "idmap", [RIGHTS] = "rights", [SPACE] = "open"};
 enum { OPTIONAL = 1, CREATE = 2, SELF_MAP = 4, KEEP_OLD = 8 };
 enum { OOM_COUNTER, PIDS_COUNTER, PIDS_LIMIT };
 enum { READ_FILE, REPLACE, TAKE, FOLDER, PROC, LAYER };
@@ -83,10 +83,12 @@ enum { TIMED_OUT = 1, UNKILLABLE = 2 };
 enum { AT_FORK = 1, AT_CHDIR, AT_EXEC, AT_DROP };
 enum { MAX_FRAME = 60000, MAX_FDS = 8, ROUNDS = 3000, FREEZE_AFTER = 4,
        KILL_ALL_AFTER = 100, YOUNG_ROUNDS = 200, STOP_ROUNDS = 2000, KILL_ALL_FROZEN = 2000,
-       KEPT_FD = 50, LAYER_FD = 51 };
+       KEPT_FD = 50, LAYER_FD = 51, SPACE_FD = 52, TEMPLATE_FD = 3, TEMPLATE_MS = 120000 };
+enum { IN_PLACE = 1 };
 #define IN_MEMORY 0x80000000u
 #define NOBODY 0xffffffffu
 #define PROC_MAGIC 0x9fa0
+#define HEAD_LENGTH 40 /* of what a template is told of a sandbox: counts, process limit */
 #define KEPT_PROC "/proc/self/fd/50" /* KEPT_FD */
 
 struct frame {
@@ -109,26 +111,32 @@ struct step {
 
 static char frame_buffer[8 + MAX_FRAME];
 
-static int send_frame(int sock, uint32_t kind, uint32_t number, const void *body, size_t length,
-                      int fd) {
+static int send_fds(int sock, uint32_t kind, uint32_t number, const void *body, size_t length,
+                    const int *fds, int count, int flags) {
   uint32_t head[2] = {kind, number};
   struct iovec parts[2] = {{head, sizeof head}, {(void *)body, length}};
-  char space[CMSG_SPACE(sizeof(int))];
+  char space[CMSG_SPACE(sizeof(int) * MAX_FDS)];
+  size_t bytes = sizeof(int) * (size_t)count;
   struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
-  if (fd >= 0) {
+  if (count) {
     memset(space, 0, sizeof space);
     message.msg_control = space;
-    message.msg_controllen = sizeof space;
+    message.msg_controllen = CMSG_SPACE(bytes);
     struct cmsghdr *c = CMSG_FIRSTHDR(&message);
     c->cmsg_level = SOL_SOCKET;
     c->cmsg_type = SCM_RIGHTS;
-    c->cmsg_len = CMSG_LEN(sizeof(int));
-    memcpy(CMSG_DATA(c), &fd, sizeof(int));
+    c->cmsg_len = CMSG_LEN(bytes);
+    memcpy(CMSG_DATA(c), fds, bytes);
   }
   ssize_t sent;
-  do sent = sendmsg(sock, &message, MSG_NOSIGNAL);
+  do sent = sendmsg(sock, &message, MSG_NOSIGNAL | flags);
   while (sent < 0 && errno == EINTR);
   return sent < 0 ? -1 : 0;
+}
+
+static int send_frame(int sock, uint32_t kind, uint32_t number, const void *body, size_t length,
+                      int fd) {
+  return send_fds(sock, kind, number, body, length, &fd, fd >= 0, 0);
 }
 
 /* 1: a frame; 0: the other side is gone. */
@@ -168,6 +176,7 @@ static int receive_frame(int sock, struct frame *f) {
 static void release_frame(struct frame *f) {
   for (int i = 0; i < f->fd_count; i++) close(f->fds[i]);
   if (f->mapped) munmap(f->mapped, f->length);
+  else if (f->body) memset(f->body, 0, f->length); /* an interpreter that is forked sees no frame */
 }
 
 static uint32_t number_at(const char *at) {
@@ -485,6 +494,11 @@ static int carry_out_step(const struct step *s) {
   case RESTRICT: return restrict_self();
   case IDMAP: return map_mount(s);
   case RIGHTS: kept_rights = s->a; return 0;
+  case SPACE: {
+    int fd = open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC);
+    if (fd < 0 || dup3(fd, SPACE_FD, O_CLOEXEC) < 0) return -1;
+    return close(fd);
+  }
   case KEEP: {
     int fd = open(s->s[0], O_PATH | O_CLOEXEC);
     if (fd < 0 || dup3(fd, s->a ? LAYER_FD : KEPT_FD, O_CLOEXEC) < 0) return -1;
@@ -669,7 +683,7 @@ static int freeze(void) {
 /* --- one command: the minder ----------------------------------------------------------------- */
 
 struct command {
-  uint32_t timeout_ms, uid, gid;
+  uint32_t timeout_ms, uid, gid, flags;
   char *cwd, **argv, **env;
   int stdio[3], report, extra[MAX_FDS - 4], extra_count;
 };
@@ -721,6 +735,8 @@ static int is_null(int fd) {
   struct stat st;
   return fstat(fd, &st) == 0 && S_ISCHR(st.st_mode) && st.st_rdev == makedev(1, 3);
 }
+/* In a template: runs argv[0] as Python in this very process; never returns. */
+static void (*interpret)(char **argv, char **env);
 
 /* Turns the forked child into the command; never returns. */
 static void become(struct command *c, int failed) {
@@ -752,6 +768,15 @@ static void become(struct command *c, int failed) {
   if (confine() < 0) goto fail;
   where = AT_EXEC;
   environ = c->env;
+  if (c->flags & IN_PLACE && interpret) {
+    close(failed); /* nothing to forge with */
+    prctl(PR_SET_DUMPABLE, 1);
+    signal(SIGPIPE, SIG_IGN); /* as Python has it */
+    interpret(c->argv, c->env);
+    _exit(126);
+  }
+  errno = ENOSYS;
+  if (c->flags & IN_PLACE) goto fail;
   execvp(c->argv[0], c->argv);
 fail:;
   uint32_t word[2] = {(uint32_t)errno, where};
@@ -822,6 +847,7 @@ static int parse_command(struct frame *f, struct command *c) {
   c->timeout_ms = number_at(f->body);
   c->uid = number_at(f->body + 4);
   c->gid = number_at(f->body + 8);
+  c->flags = number_at(f->body + 12);
   uint32_t argc = number_at(f->body + 16), envc = number_at(f->body + 20);
   c->argv = calloc(argc + 1, sizeof(char *));
   c->env = calloc(envc + 1, sizeof(char *));
@@ -1049,6 +1075,10 @@ struct box {
 static struct box *boxes;
 static size_t box_count, box_room;
 static int owner;
+static const char *proc = "/host/proc";
+static pid_t template_pid; /* of the template that this server has its sandboxes from, if any */
+static int template_sock = -1;
+static int template_lost; /* whether it is dead; the server then ends, and its owner starts another */
 
 /* Control groups go; one is busy for a moment after its last process. */
 static void remove_groups(char **folders, int count) {
@@ -1169,62 +1199,112 @@ static pid_t bear(struct frame *f, char *rest, int space, int sync) {
   return pid;
 }
 
-/* Lets a box's first process be born; 0, or -1 with the owner told and the box's groups gone. */
+/* A box has its first process: its ids will be mapped when it asks at `sync`. */
+static void watch_box(struct box *b, pid_t pid, int sync, int events) {
+  b->pid = pid;
+  b->sync = sync;
+  struct epoll_event event = {.events = EPOLLIN, .data.u64 = (uint64_t)(uint32_t)pid << 32 | 3};
+  epoll_ctl(events, EPOLL_CTL_ADD, sync, &event);
+}
+
+static void hear_template(void);
+static void serve(int signals, int watch_owner);
+static void start_template(struct frame *f, int events);
+
+/* Lets the template bear a box: it gets the groups that are open and the rest of the plan. It may
+ * be telling of the dead meanwhile, so that neither waits for the other. */
+static int hand_over(struct frame *f, const char *rest) {
+  static char body[HEAD_LENGTH + MAX_FRAME];
+  size_t length = (size_t)(f->body + f->length - rest);
+  if (length > MAX_FRAME - HEAD_LENGTH) { errno = EMSGSIZE; return -1; }
+  int fds[MAX_FDS] = {f->fds[0]}, count = 1;
+  for (int i = 0; i < join_count && count < MAX_FDS; i++) fds[count++] = joins[i];
+  uint32_t head[2] = {(uint32_t)join_count, 0};
+  for (int i = 0; i < 3; i++)
+    if (counters[i] >= 0 && count < MAX_FDS) fds[count++] = counters[i], head[1] |= 1u << i;
+  memset(body, 0, HEAD_LENGTH);
+  memcpy(body, head, sizeof head);
+  memcpy(body + sizeof head, pids_max, sizeof pids_max);
+  memcpy(body + HEAD_LENGTH, rest, length);
+  while (send_fds(template_sock, OPEN, f->number, body, HEAD_LENGTH + length, fds, count,
+                  MSG_DONTWAIT) < 0) {
+    struct pollfd polled = {template_sock, POLLIN | POLLOUT, 0};
+    int full = errno == EAGAIN;
+    if (full) poll(&polled, 1, -1);
+    if (polled.revents & POLLIN) hear_template();
+    if (!full || polled.revents & (POLLERR | POLLHUP)) return template_lost = 1, -1;
+  }
+  return 0;
+}
+
+/* Removes what there is of a box without a process. */
+static void forget_box(uint32_t number) {
+  for (size_t i = 0; i < box_count; i++) {
+    if (boxes[i].number != number) continue;
+    remove_groups(boxes[i].clean, boxes[i].clean_count);
+    free(boxes[i].plan);
+    boxes[i] = boxes[--box_count];
+    return;
+  }
+}
+
+/* Lets a box's first process be born; 0, or -1 with the owner told and the box forgotten. */
 static int start_box(struct box *b, struct frame *f, int events) {
   char error[304], *rest = NULL;
   size_t error_length = 4;
-  int pair[2] = {-1, -1};
+  int pair[2] = {-1, -1}, started = -1;
   int space = prepare(f, &rest, error, &error_length);
-  pid_t pid = -1;
+  if (space >= 0 && template_sock >= 0) {
+    started = hand_over(f, rest);
+  } else if (space >= 0 && socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) == 0) {
+    pid_t pid = bear(f, rest, space, pair[1]);
+    if (pid > 0) started = 0, watch_box(b, pid, pair[0], events);
+  }
   if (space >= 0) {
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) == 0)
-      pid = bear(f, rest, space, pair[1]);
     uint32_t why = (uint32_t)errno;
     memcpy(error, &why, 4);
     memcpy(error + 4, "clone", 5);
     error_length = 9;
-    if (pair[1] >= 0) close(pair[1]);
   }
+  if (pair[1] >= 0) close(pair[1]);
   forget_groups();
-  if (pid < 0) {
-    send_frame(owner, FAILED, f->number, error, error_length, -1);
-    if (pair[0] >= 0) close(pair[0]);
-    remove_groups(b->clean, b->clean_count);
-    free(b->plan);
-    return -1;
-  }
-  b->pid = pid;
-  b->sync = pair[0];
-  struct epoll_event event = {.events = EPOLLIN, .data.u64 = (uint64_t)(uint32_t)pid << 32 | 3};
-  epoll_ctl(events, EPOLL_CTL_ADD, pair[0], &event);
-  return 0;
+  if (started == 0 || template_lost) return 0;
+  if (pair[0] >= 0) close(pair[0]);
+  forget_box(f->number);
+  return send_frame(owner, FAILED, f->number, error, error_length, -1), -1;
 }
 
-static void open_box(struct frame *f, int events) {
+/* A place for one more box, zeroed; NULL where there is no memory. */
+static struct box *next_box(uint32_t number) {
   if (box_count == box_room) {
     size_t room = box_room ? box_room * 2 : 64;
     struct box *more = realloc(boxes, room * sizeof *more);
-    if (!more) return failed(f->number, "memory");
+    if (!more) return NULL;
     boxes = more;
     box_room = room;
   }
   struct box *b = &boxes[box_count];
   memset(b, 0, sizeof *b);
-  b->number = f->number;
-  b->control = b->net = -1;
+  b->number = number;
+  b->control = b->net = b->sync = -1;
+  return b;
+}
+
+static void open_box(struct frame *f, int events) {
+  struct box *b = next_box(f->number);
+  if (!b || f->fd_count != 1 || !(b->plan = malloc(f->length))) return failed(f->number, "memory");
   b->length = f->length;
-  b->plan = malloc(f->length);
-  if (!b->plan || f->fd_count != 1) return failed(f->number, "memory");
   memcpy(b->plan, f->body, f->length);
   read_plan(b->plan, f->length, b);
-  if (start_box(b, f, events) == 0) box_count++;
+  box_count++;
+  start_box(b, f, events);
 }
 
 /* Ends a sandbox's processes and its file system; it is born anew once they are gone. */
 static void reset_box(struct frame *f) {
   for (size_t i = 0; i < box_count; i++) {
     struct box *b = &boxes[i];
-    if (b->number != f->number || b->control >= 0 || f->fd_count != 1) continue;
+    if (b->number != f->number || b->control >= 0 || b->pid <= 0 || f->fd_count != 1) continue;
     char path[64];
     snprintf(path, sizeof path, "/host/proc/%d/ns/net", b->pid);
     b->net = open(path, O_RDONLY | O_CLOEXEC);
@@ -1235,23 +1315,24 @@ static void reset_box(struct frame *f) {
   }
 }
 
-/* The second half of a reset; whether the box lives again. */
+/* The second half of a reset, if the box is to be reset. */
 static int revive(struct box *b, int events) {
   if (b->control < 0) return 0;
   struct frame f = {.kind = OPEN, .number = b->number, .length = b->length, .fds = {b->control},
                     .fd_count = 1};
   f.body = malloc(b->length);
-  if (f.body) memcpy(f.body, b->plan, b->length);
+  if (!f.body) return 0;
+  memcpy(f.body, b->plan, b->length);
   again = 1;
   kept_net = b->net;
   b->control = b->net = -1;
-  int alive = f.body && start_box(b, &f, events) == 0;
+  start_box(b, &f, events);
   again = 0;
   if (kept_net >= 0) close(kept_net);
   kept_net = -1;
   close(f.fds[0]);
   free(f.body);
-  return alive ? 1 : -1;
+  return 1;
 }
 
 static void map_ids(pid_t pid) {
@@ -1261,9 +1342,9 @@ static void map_ids(pid_t pid) {
     char word, path[64];
     int mapped = 1;
     if (read(b->sync, &word, 1) == 1) {
-      snprintf(path, sizeof path, "/host/proc/%d/uid_map", pid);
+      snprintf(path, sizeof path, "%s/%d/uid_map", proc, pid);
       mapped = write_file(path, b->maps[0], b->map_length[0], 0, 0) == 0;
-      snprintf(path, sizeof path, "/host/proc/%d/gid_map", pid);
+      snprintf(path, sizeof path, "%s/%d/gid_map", proc, pid);
       mapped = mapped && write_file(path, b->maps[1], b->map_length[1], 0, 0) == 0;
       mapped = mapped && write(b->sync, "G", 1) == 1;
     }
@@ -1273,39 +1354,193 @@ static void map_ids(pid_t pid) {
   }
 }
 
-static void reap_boxes(int events) {
+/* Buries the dead; 0 when the template is among them, which ends this server. */
+static int reap_boxes(int events) {
   int32_t status;
-  for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG)) > 0;)
+  for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
+    if (pid == template_pid) return 0;
     for (size_t i = 0; i < box_count; i++) {
       struct box *b = &boxes[i];
       if (b->pid != pid) continue;
       if (b->sync >= 0) close(b->sync);
       b->sync = -1;
       int revived = revive(b, events);
-      if (revived > 0) break;
-      if (revived == 0) {
-        remove_groups(b->clean, b->clean_count);
-        free(b->plan);
-        send_frame(owner, GONE, b->number, &status, sizeof status, -1);
-      }
-      boxes[i] = boxes[--box_count];
+      if (revived) break;
+      uint32_t number = b->number;
+      forget_box(number);
+      send_frame(owner, GONE, number, &status, sizeof status, -1);
       break;
     }
+  }
+  return 1;
+}
+
+static void close_box(uint32_t number) {
+  for (size_t i = 0; i < box_count; i++) {
+    struct box *b = &boxes[i];
+    if (b->number != number) continue;
+    if (b->control >= 0) close(b->control), close(b->net);
+    b->control = b->net = -1;
+    if (b->pid > 0) kill(b->pid, SIGKILL);
+    else send_frame(template_sock, CLOSE, number, NULL, 0, -1);
+  }
+}
+
+/* --- templates: an interpreter with modules, from which sandboxes are forked ------------------- */
+
+/* One word of the template: a box is gone, or did not come up. */
+static void hear_template(void) {
+  char body[8 + 304];
+  ssize_t got = recv(template_sock, body, sizeof body, MSG_DONTWAIT);
+  if (got < 8) return;
+  uint32_t kind = number_at(body), number = number_at(body + 4);
+  forget_box(number);
+  send_frame(owner, kind, number, body + 8, (size_t)got - 8, -1);
+}
+
+/* In the template: bears a box from this very process. */
+static void open_born(struct frame *f, int events) {
+  struct box *b = next_box(f->number);
+  int pair[2];
+  if (!b || f->length < HEAD_LENGTH || !(b->plan = malloc(f->length)))
+    return failed(f->number, "memory");
+  memcpy(b->plan, f->body + HEAD_LENGTH, f->length - HEAD_LENGTH);
+  read_plan(b->plan, f->length - HEAD_LENGTH, b);
+  int at = 1;
+  join_count = (int)number_at(f->body);
+  for (int i = 0; i < join_count && at < f->fd_count; i++) joins[i] = f->fds[at++];
+  for (int i = 0; i < 3; i++)
+    counters[i] = number_at(f->body + 4) & 1u << i && at < f->fd_count ? f->fds[at++] : -1;
+  memcpy(pids_max, f->body + 8, sizeof pids_max);
+  pid_t pid = -1;
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) == 0) {
+    pid = (pid_t)syscall(SYS_clone, CLONE_NEWPID | SIGCHLD, 0, 0, 0, 0);
+    if (pid == 0) {
+      if (setns(SPACE_FD, CLONE_NEWNS) < 0) _exit(1);
+      supervise(f->body + HEAD_LENGTH, f->length - HEAD_LENGTH, f->fds[0], pair[1]);
+    }
+    close(pair[1]);
+  }
+  join_count = 0;
+  counters[0] = counters[1] = counters[2] = -1;
+  if (pid < 0) {
+    free(b->plan);
+    return failed(f->number, "clone");
+  }
+  box_count++;
+  watch_box(b, pid, pair[0], events);
+}
+
+/* From here an interpreter is the server of the sandboxes that are forked from it: it bears them
+ * into the mount namespace at SPACE_FD, and their Python commands go on in `run`. */
+int template_serve(void (*run)(char **, char **)) {
+  interpret = run;
+  owner = TEMPLATE_FD;
+  proc = "/proc";
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGCHLD);
+  sigprocmask(SIG_BLOCK, &set, NULL);
+  umask(0);
+  int signals = child_signals();
+  fcntl(owner, F_SETFD, FD_CLOEXEC);
+  fcntl(SPACE_FD, F_SETFD, FD_CLOEXEC);
+  if (signals < 0 || send_frame(owner, READY, VERSION, NULL, 0, -1) < 0) return 1;
+  serve(signals, -1);
+  return 0; /* it is the first process of its PID namespace: all end with it */
+}
+
+/* Turns the forked child into the interpreter; never returns. */
+static void become_template(char *plan, size_t length, char **argv, char **env, int sock, int sync) {
+  char error[304];
+  size_t error_length;
+  sock = fcntl(sock, F_DUPFD_CLOEXEC, 100);
+  sync_fd = fcntl(sync, F_DUPFD_CLOEXEC, 100);
+  sock = dup3(sock, TEMPLATE_FD, O_CLOEXEC);
+  sync_fd = dup3(sync_fd, TEMPLATE_FD + 1, O_CLOEXEC);
+  close_from(TEMPLATE_FD + 2);
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (carry_out(plan, length, error, &error_length) == 0) {
+    sigset_t none;
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    fcntl(sock, F_SETFD, 0);
+    fcntl(SPACE_FD, F_SETFD, 0);
+    close(LAYER_FD);
+    umask(022);
+    environ = env;
+    execvp(argv[0], argv);
+    uint32_t why = (uint32_t)errno;
+    memcpy(error, &why, 4);
+    error_length = 4 + (size_t)snprintf(error + 4, 300, "exec %.80s", argv[0]);
+  }
+  send_frame(sock, FAILED, 0, error, error_length, -1);
+  _exit(1);
+}
+
+static int map_template(int sync, pid_t pid, const char *maps, uint32_t length) {
+  char word, path[64];
+  if (read(sync, &word, 1) != 1) return 0; /* it maps itself, or is dead: both will show */
+  for (int i = 0; i < 2; i++) {
+    snprintf(path, sizeof path, "%s/%d/%s", proc, pid, i ? "gid_map" : "uid_map");
+    if (write_file(path, maps, length, 0, 0) < 0) return -1;
+  }
+  return write(sync, "G", 1) == 1 ? 0 : -1;
+}
+
+/* Starts the interpreter that all sandboxes of this server are forked from, and waits for it. */
+static void start_template(struct frame *f, int events) {
+  char *at = f->body + 8, *end = f->body + f->length, error[304], *argv[64] = {0}, *env[64] = {0};
+  struct step base = {0};
+  uint32_t plan_length = 0, maps_length = 0;
+  size_t error_length;
+  if (f->length < 8 || template_pid) return;
+  uint32_t argc = number_at(f->body), envc = number_at(f->body + 4);
+  base.s[0] = take_string(&at, end, NULL);
+  base.s[1] = take_string(&at, end, &base.n[1]);
+  char *plan = take_string(&at, end, &plan_length), *maps = take_string(&at, end, &maps_length);
+  for (uint32_t i = 0; i < argc && i < 63; i++) argv[i] = take_string(&at, end, NULL);
+  for (uint32_t i = 0; i < envc && i < 63; i++) env[i] = take_string(&at, end, NULL);
+  int pair[2], sync[2], space = maps ? base_space(&base, error, &error_length) : -1;
+  errno = EINVAL;
+  if (space < 0 || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0 ||
+      socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sync) < 0 || setns(space, CLONE_NEWNS) < 0)
+    return failed(f->number, "template");
+  pid_t pid = (pid_t)syscall(SYS_clone, CLONE_NEWPID | SIGCHLD, 0, 0, 0, 0);
+  if (pid == 0) become_template(plan, plan_length, argv, env, pair[1], sync[1]);
+  if (setns(own_space, CLONE_NEWNS) < 0) _exit(3);
+  close(pair[1]);
+  close(sync[1]);
+  if (pid < 0) return failed(f->number, "clone");
+  template_pid = pid;
+  template_sock = pair[0];
+  if (map_template(sync[0], pid, maps, maps_length) < 0) kill(pid, SIGKILL);
+  close(sync[0]);
+  struct pollfd polled[2] = {{template_sock, POLLIN, 0}, {owner, POLLRDHUP, 0}};
+  char body[8 + 304];
+  ssize_t got = poll(polled, 2, TEMPLATE_MS) > 0 && polled[0].revents
+                    ? recv(template_sock, body, sizeof body, 0) : -1;
+  if (got >= 8 && number_at(body) == READY) {
+    struct epoll_event event = {.events = EPOLLIN, .data.u64 = 4};
+    epoll_ctl(events, EPOLL_CTL_ADD, template_sock, &event);
+    send_frame(owner, READY, f->number, NULL, 0, -1);
+    return;
+  }
+  kill(pid, SIGKILL);
+  errno = ETIMEDOUT;
+  if (got > 12) send_frame(owner, FAILED, f->number, body + 8, (size_t)got - 8, -1);
+  else failed(f->number, "the template ended, or was not ready in time");
 }
 
 /* One frame of the owner; 0 when it is gone. */
 static int serve_owner(int events) {
   struct frame f;
   if (!receive_frame(owner, &f)) return 0;
-  if (f.kind == OPEN) open_box(&f, events);
+  if (f.kind == OPEN && interpret) open_born(&f, events);
+  else if (f.kind == OPEN) open_box(&f, events);
   if (f.kind == RESET) reset_box(&f);
-  if (f.kind == CLOSE)
-    for (size_t i = 0; i < box_count; i++)
-      if (boxes[i].number == f.number) {
-        if (boxes[i].control >= 0) close(boxes[i].control), close(boxes[i].net);
-        boxes[i].control = boxes[i].net = -1;
-        kill(boxes[i].pid, SIGKILL);
-      }
+  if (f.kind == CLOSE) close_box(f.number);
+  if (f.kind == TEMPLATE) start_template(&f, events);
   release_frame(&f);
   return 1;
 }
@@ -1326,8 +1561,10 @@ static void serve(int signals, int watch_owner) {
       if (what == 2 || (what == 0 && !serve_owner(events))) return;
       if (what == 1) {
         drain(signals);
-        reap_boxes(events);
+        if (!reap_boxes(events)) return;
       }
+      if (template_lost) return;
+      if (what == 4) hear_template();
       if (what == 3) map_ids((pid_t)(ready[i].data.u64 >> 32));
     }
   }
@@ -1365,9 +1602,11 @@ int main(int argc, char **argv) {
   own_space = open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC);
   if (own_space < 0 || send_frame(owner, READY, VERSION, NULL, 0, -1) < 0) return 1;
   serve(signals, watch_owner);
-  for (size_t i = 0; i < box_count; i++) kill(boxes[i].pid, SIGKILL);
+  if (template_pid && kill(template_pid, SIGKILL) == 0) waitpid(template_pid, NULL, 0);
+  for (size_t i = 0; i < box_count; i++)
+    if (boxes[i].pid > 0) kill(boxes[i].pid, SIGKILL);
   for (size_t i = 0; i < box_count; i++) {
-    waitpid(boxes[i].pid, NULL, 0);
+    if (boxes[i].pid > 0) waitpid(boxes[i].pid, NULL, 0);
     remove_groups(boxes[i].clean, boxes[i].clean_count);
   }
   remove_groups(stage.clean, stage.clean_count);

@@ -39,6 +39,11 @@ def helper() -> Path | None:
     return compiled(SOURCE, FLAGS)
 
 
+def library() -> Path | None:
+    """The same as a shared object, for interpreters that sandboxes are forked from."""
+    return compiled(SOURCE, (*FLAGS, "-shared", "-fPIC"))
+
+
 def compiled(source: Path, flags: tuple[str, ...]) -> Path | None:
     """A program of one C file, built now if it must be; None where that cannot be done.
 

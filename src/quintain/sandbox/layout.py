@@ -181,6 +181,14 @@ def stage_etc(plan: wire.Plan, etc: str) -> None:
         plan.link(target, f"{etc}/{name}", optional=True)
 
 
+PAIRS = 8192
+
+
+def pairs() -> tuple[int, int]:
+    """The first of the host's ids that sandboxes without an image have in pairs; how many."""
+    return 0x70000000 + os.getpid() % 32768 * PAIRS, PAIRS
+
+
 def first_id() -> int:
     """The first of the host's ids that this process gives to sandboxes with an image."""
     return 0x50000000 + os.getpid() % 4096 * RANGE
@@ -202,6 +210,8 @@ class Ids:
     gid: int
     ranged: bool = False
     """Whether the sandbox has `RANGE` ids from `init` on, instead of two."""
+    nested: bool = False
+    """Whether the first process is born in a template's user namespace: it makes no devices."""
 
     def inside(self, number: int) -> int:
         """What an id of the host is inside; −1 − number where nobody inside has it."""
@@ -245,12 +255,11 @@ def base_plan(
     plan.add(wire.UNSHARE, a=wire.NEW_MOUNT)
     plan.mount("", "/", flags=wire.MS_REC | wire.MS_PRIVATE)
     plan.mount("base", CLEAN, "tmpfs", wire.MS_NOSUID, STAGE_SIZE)
-    for folder in (BOX, DISK, LOWER, TREES, STAGED, "/usr"):
+    for folder in (BOX, DISK, LOWER, TREES, STAGED, "/usr", "/dev", "/proc"):
         plan.mkdir(CLEAN + folder)
     plan.mount(STAGED, CLEAN + STAGED, flags=wire.MS_BIND | wire.MS_REC)
     if ids.rootless:
         # The kernel lets a user mount /proc only where one is in sight; a sandbox drops this one.
-        plan.mkdir(f"{CLEAN}/proc")
         plan.mount(f"{HOST}/proc", f"{CLEAN}/proc", flags=wire.MS_BIND | wire.MS_REC)
     name = "host"
     if image is None:
@@ -282,7 +291,11 @@ def base_plan(
 
 
 def _base_trees(plan: wire.Plan, image: Image, ids: Ids, *, shared: bool) -> None:
-    """The folders of an image; all but its root are put together once for every sandbox."""
+    """The folders of an image; all but its root are put together once for every sandbox.
+
+    For those of a template the root is, too: inside its user namespace the marks by which layers
+    hide what is below them are not read.
+    """
     for at, tree in enumerate(image.trees):
         below = [f"{CLEAN}{LOWER}/{at}.{number}" for number in range(len(tree.lowers))]
         for folder, lower in zip(below, tree.lowers, strict=True):
@@ -291,7 +304,7 @@ def _base_trees(plan: wire.Plan, image: Image, ids: Ids, *, shared: bool) -> Non
                 plan.add(wire.IDMAP, HOST + lower, folder, f"0 {ids.init} {RANGE}\n")
             else:
                 plan.bind(HOST + lower, folder)
-        if at and shared:
+        if (at or (ids.nested and len(below) > 1)) and shared:
             target = f"{CLEAN}{TREES}/{at}"
             plan.mkdir(target)
             if len(below) == 1:
@@ -341,19 +354,13 @@ def box_plan(
         plan.add(wire.LISTEN, a=network.PORT, b=spec.network.max_connections)
     size = f"size={spec.disk_mb}m,nr_inodes={max(4096, spec.disk_mb * 256)},mode=755"
     own = f",uid={ids.init},gid={ids.init}"
-    disk = BOX if image is None else DISK
-    plan.mount("tmpfs", disk, "tmpfs", wire.MS_NOSUID, size + own)
-    if image is None:
-        _host_base(plan, ids)
-    else:
-        _image_base(plan, ids, image, workshop, fill)
-    _devices(plan, disk, ids)
+    disk = root_plan(plan, ids, size + own, image, workshop, fill=fill)
     if workshop is None:
         _user_folders(plan, spec, ids, image)
     if spec.network.mode != "none":
         plan.mkdir(f"{BOX}{network.FOLDER}", flags=wire.OPTIONAL)
         plan.mount(f"{STAGED}/network", f"{BOX}{network.FOLDER}", flags=wire.MS_BIND)
-    _proc(plan, spec, disk, ids.rootless)
+    _proc(plan, spec, disk, ids.rootless and not ids.nested)
     plan.add(wire.KEEP, disk, a=1)
     if fill and image is None:
         # Behind the mounts: they are no part of a snapshot, and stay when one is put back.
@@ -365,6 +372,32 @@ def box_plan(
     file_mb = spec.disk_mb if workshop is None else workshop.file_mb
     _rights(plan, spec, ids, grouped, file_mb << 20)
     plan_restriction(plan, landlock)
+
+
+def root_plan(
+    plan: wire.Plan,
+    ids: Ids,
+    size: str,
+    image: Image | None,
+    workshop: Workshop | None = None,
+    *,
+    fill: bool = False,
+) -> str:
+    """Steps that put a root together from the base and a writable layer; where that lies."""
+    disk = BOX if image is None else DISK
+    plan.mount("tmpfs", disk, "tmpfs", wire.MS_NOSUID, size)
+    if image is None:
+        _host_base(plan, ids)
+    else:
+        _image_base(plan, ids, image, workshop, fill)
+    _devices(plan, disk, ids)
+    return disk
+
+
+def make_devices(plan: wire.Plan, folder: str) -> None:
+    """Steps that make the devices of a sandbox; only the host's root can."""
+    for name, (major, minor) in DEVICES.items():
+        plan.add(wire.MKNOD, f"{folder}/{name}", a=0o020666, b=os.makedev(major, minor))
 
 
 def _host_base(plan: wire.Plan, ids: Ids) -> None:
@@ -424,20 +457,24 @@ def _overlay(
     plan: wire.Plan, ids: Ids, image: Image, at: int, target: str, upper: str, work: str
 ) -> None:
     """The overlay of one of an image's trees; every change goes to `upper`."""
-    lowers = ":".join(f"{LOWER}/{at}.{number}" for number in range(len(image.trees[at].lowers)))
+    count = len(image.trees[at].lowers)
+    lowers = ":".join(f"{LOWER}/{at}.{number}" for number in range(count))
+    if ids.nested and count > 1:
+        lowers = f"{TREES}/{at}"
     options = f"lowerdir={lowers},upperdir={upper},workdir={work}"
-    options += ",userxattr" if ids.rootless else ",redirect_dir=off,metacopy=off"
+    options += ",userxattr" if ids.rootless or ids.nested else ",redirect_dir=off,metacopy=off"
     plan.mount("overlay", target, "overlay", wire.MS_NOSUID | wire.MS_NODEV, options)
 
 
 def _devices(plan: wire.Plan, disk: str, ids: Ids) -> None:
     dev = f"{disk}/dev"
-    for name, (major, minor) in DEVICES.items():
-        if ids.rootless:
+    if ids.rootless or ids.nested:
+        made = f"{STAGED}/dev" if ids.rootless else "/dev"
+        for name in DEVICES:
             plan.write(f"{dev}/{name}", "", create=True)
-            plan.mount(f"{STAGED}/dev/{name}", f"{dev}/{name}", flags=wire.MS_BIND)
-        else:
-            plan.add(wire.MKNOD, f"{dev}/{name}", a=0o020666, b=os.makedev(major, minor))
+            plan.mount(f"{made}/{name}", f"{dev}/{name}", flags=wire.MS_BIND)
+    else:
+        make_devices(plan, dev)
     for target, name in (("fd", "fd"), ("fd/0", "stdin"), ("fd/1", "stdout"), ("fd/2", "stderr")):
         plan.link(f"/proc/self/{target}", f"{dev}/{name}")
     plan.mkdir(f"{dev}/shm", 0o1777, ids.init)

@@ -180,6 +180,14 @@ class Link:
         """Takes what has arrived."""
         self._channel.poll()
 
+    async def settled(self, answer: asyncio.Future[int], within_s: float) -> None:
+        """Waits a moment for an answer or the supervisor's end, and takes what has arrived."""
+        self.poll()
+        if not answer.done() and not self.broken and self._gone is not None:
+            either: list[asyncio.Future[int]] = [answer, self._gone]
+            await asyncio.wait(either, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
+            self.poll()
+
     def abandon(self, why: str) -> None:
         """Leaves it to another link with the same number; `hang_up` once that one is up."""
         self._closed = True

@@ -19,7 +19,7 @@ import logging
 import os
 import resource
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -31,7 +31,7 @@ from quintain.errors import (
     SandboxTimeout,
 )
 from quintain.protocols import Probe
-from quintain.sandbox import build, cgroups, host, landlock, layout, probe, wire
+from quintain.sandbox import build, cgroups, host, landlock, layout, probe, wire, zygote
 from quintain.sandbox.images.builder import BuildLimits
 from quintain.sandbox.images.image import USERS, Image
 from quintain.sandbox.images.library import Library
@@ -86,8 +86,10 @@ class NativeBackend:
         """Why the owners of an image's files cannot be shown, once this host refused."""
         self._host: host.Host | None = None
         self._servers: dict[asyncio.AbstractEventLoop, SpawnServer] = {}
+        self._templates: dict[tuple[object, ...], SpawnServer] = {}
         self._starting = asyncio.Lock()
         self._numbers = 0
+        self._started = 0
 
     async def open(self, spec: SandboxSpec, *, snapshot: Snapshot | None = None) -> NativeSandbox:
         """A fresh sandbox; see `quintain.protocols.SandboxBackend.open`.
@@ -106,6 +108,20 @@ class NativeBackend:
         if snapshot is not None and not snapshot.fits(spec):
             raise ConfigError("a snapshot fits sandboxes on the base that it was taken from")
         return await self._open(here, spec, await self.prepare(spec), snapshot)
+
+    async def warm(self, spec: SandboxSpec, modules: Sequence[str] = ()) -> NativeSandbox:
+        """A fresh sandbox forked from an interpreter with modules imported; see `zygote.py`.
+
+        It has the capability "zygote": `run_python` starts in a fork, with the modules there.
+        The first call for a base and modules takes as long as their import does.
+
+        Raises:
+            CapabilityError: there is no C compiler for the helper.
+            SandboxError: a module cannot be imported, or starts threads.
+        """
+        here = self._look()
+        _refuse_unknown(spec)
+        return await self._open(here, spec, await self.prepare(spec), modules=tuple(modules))
 
     async def prepare(self, spec: SandboxSpec) -> Image | None:
         """Finds or builds the image of a spec, so that sandboxes of it open at once.
@@ -129,20 +145,24 @@ class NativeBackend:
         image: Image | None,
         snapshot: Snapshot | None = None,
         workshop: layout.Workshop | None = None,
+        modules: tuple[str, ...] | None = None,
     ) -> NativeSandbox:
         spec = image.settle(spec) if image is not None else spec
         self._refuse_missing(missing := self._missing(here, spec, image))
         await prepare(spec.network)  # asks for what its presets need, once
         try:
-            link, ids = await self.link(spec, snapshot, image, workshop)
+            link, ids = await self.link(spec, snapshot, image, workshop, modules)
         except _UnmappedError as error:
             self._unmapped = str(error)
             self._refuse_missing(missing := self._missing(here, spec, image))
-            link, ids = await self.link(spec, snapshot, image, workshop)
+            link, ids = await self.link(spec, snapshot, image, workshop, modules)
         sandbox = NativeSandbox(spec, link, ids, missing, self, image)
         sandbox.groups = self.groups_of(link)
         if snapshot is not None:
             sandbox.capabilities = sandbox.capabilities - {"reset"}
+        if modules is not None:
+            # Whatever gives it another first process would not have it from the template.
+            sandbox.capabilities = sandbox.capabilities - {"reset", "snapshot", "fork"} | {"zygote"}
         try:
             async with asyncio.timeout(spec.startup_s):
                 await sandbox.let_out()
@@ -181,12 +201,36 @@ class NativeBackend:
         snapshot: Snapshot | None,
         image: Image | None = None,
         workshop: layout.Workshop | None = None,
+        modules: tuple[str, ...] | None = None,
     ) -> tuple[Link, layout.Ids]:
         """A supervisor for a sandbox, and whose ids it has; what is missing was told before."""
         here = self._look()
-        server = await self._server(here)
+        if modules is None:
+            server = await self._server(here)
+            return await self._link(here, server, spec, snapshot, image, workshop)
+        server = await self._template(here, spec, image, modules)
+        try:
+            return await self._link(here, server, spec, None, image, None, nested=True)
+        except SandboxError:
+            if server.alive():
+                raise
+            # The template had died: another one is made, once.
+            server = await self._template(here, spec, image, modules)
+            return await self._link(here, server, spec, None, image, None, nested=True)
+
+    async def _link(
+        self,
+        here: host.Host,
+        server: SpawnServer,
+        spec: SandboxSpec,
+        snapshot: Snapshot | None,
+        image: Image | None,
+        workshop: layout.Workshop | None,
+        *,
+        nested: bool = False,
+    ) -> tuple[Link, layout.Ids]:
         self._numbers += 1
-        ids = self._ids(here, self._numbers, spec, image, workshop)
+        ids = replace(self._ids(here, self._numbers, spec, image, workshop), nested=nested)
         fill = None if snapshot is None else functools.partial(snapshot.fill, ids=ids)
         plan = self._plan(here, server, spec, ids, self._numbers, fill is not None, image, workshop)
         link = Link(server, self._numbers)
@@ -238,9 +282,10 @@ class NativeBackend:
 
     async def close(self) -> None:
         """Ends every sandbox of this backend and its spawn servers."""
-        servers, self._servers = self._servers, {}
+        servers = [*self._servers.values(), *self._templates.values()]
+        self._servers, self._templates = {}, {}
         images, self._images = self._images, None
-        for server in servers.values():
+        for server in servers:
             await self._bury(server, self._look())
         if images is not None:
             images.close()
@@ -292,7 +337,7 @@ class NativeBackend:
     ) -> bytes:
         """The plan of one sandbox: that of its kind, which is kept, with its own numbers put in."""
         kind = (image and image.key, spec.memory_mb, spec.disk_mb, spec.max_pids, spec.cpus,
-                spec.user, spec.workdir, _listens(spec), fill)  # fmt: skip
+                spec.user, spec.workdir, _listens(spec), fill, ids.nested)  # fmt: skip
         own = not (ids.rootless or ids.ranged)
         found = server.plans.get(kind)
         if found is None:
@@ -340,7 +385,7 @@ class NativeBackend:
             return layout.Ids(False, *host_ids, user.uid, user.gid, ranged=True)
         if user.uid not in (layout.INIT_UID, layout.USER_UID):
             raise IsolationError(f"user {spec.user!r}: {self._unmapped}", ("owners",))
-        first = 0x70000000 + (os.getpid() % 32768) * 8192 + (number % 4096) * 2
+        first = layout.pairs()[0] + number % (layout.pairs()[1] // 2) * 2
         return layout.Ids(False, first, first + 1, first + 1, user.uid, user.uid)
 
     async def _server(self, here: host.Host) -> SpawnServer:
@@ -353,22 +398,63 @@ class NativeBackend:
                 await self._bury(self._servers.pop(loop), here)
             for other in [loop for loop in self._servers if loop.is_closed()]:
                 self._servers.pop(other).hang_up()
-            name = f"{cgroups.owner_name()}.{id(self):x}.{self._numbers}"
-            await asyncio.to_thread(cgroups.sweep, here.groups)
-            plan = layout.stage_plan(rootless=here.rootless)
-            cgroups.stage(plan, here.groups, name, layout.HOST)
-            _allow_many_files()
-            argv = await asyncio.to_thread(self._program)
-            path = os.pathsep.join(entry for entry in sys.path if entry)
+            self._servers[loop] = server = await self._start_server(here)
+            return server
+
+    async def _start_server(self, here: host.Host) -> SpawnServer:
+        self._started += 1
+        name = f"{cgroups.owner_name()}.{id(self):x}.{self._started}"
+        await asyncio.to_thread(cgroups.sweep, here.groups)
+        plan = layout.stage_plan(rootless=here.rootless)
+        cgroups.stage(plan, here.groups, name, layout.HOST)
+        _allow_many_files()
+        argv = await asyncio.to_thread(self._program)
+        path = os.pathsep.join(entry for entry in sys.path if entry)
+        try:
+            server = await SpawnServer.start(argv, plan, {"PYTHONPATH": path})
+        except SandboxError:
+            raise
+        except OSError as error:
+            raise _explain(error, here) from error
+        server.name = name
+        server.proxy = Proxy(resolve=self.resolve)
+        return server
+
+    async def _template(
+        self, here: host.Host, spec: SandboxSpec, image: Image | None, modules: tuple[str, ...]
+    ) -> SpawnServer:
+        """The server whose sandboxes are forked from an interpreter with these modules."""
+        if self.launcher == "python" or (library := await asyncio.to_thread(build.library)) is None:
+            raise CapabilityError(
+                "sandboxes are forked from an interpreter by the C helper only: install a C "
+                "compiler, and use launcher='auto' or 'c'"
+            )
+        loop = asyncio.get_running_loop()
+        key = (loop, image and image.key, tuple(sorted(spec.env.items())), modules)
+        async with self._starting:
+            server = self._templates.get(key)
+            if server is not None and server.alive():
+                return server
+            if server is not None:
+                await self._bury(self._templates.pop(key), here)
+            ids = replace(self._ids(here, 0, spec, image, None), nested=True)
+            body = zygote.request(spec, image, modules, ids, library.read_bytes(), self._started)
+            server = await self._start_server(here)
             try:
-                server = await SpawnServer.start(argv, plan, {"PYTHONPATH": path})
-            except SandboxError:
-                raise
+                await server.template(body, spec.startup_s)
+            except TimeoutError as error:
+                await self._bury(server, here)
+                raise SandboxTimeout(
+                    f"the template with {', '.join(modules) or 'no modules'} was not ready within "
+                    f"{spec.startup_s} s (startup_s)"
+                ) from error
             except OSError as error:
-                raise _explain(error, here) from error
-            server.name = name
-            server.proxy = Proxy(resolve=self.resolve)
-            self._servers[loop] = server
+                await self._bury(server, here)
+                raise SandboxError(f"no template for sandboxes: {error.strerror}") from error
+            except BaseException:
+                await self._bury(server, here)
+                raise
+            self._templates[key] = server
             return server
 
     async def _bury(self, server: SpawnServer, here: host.Host) -> None:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 GRACE_S = 5.0
 """How much longer than a command's limit its minder may take to report."""
 FREEZE_S = 10.0
+WORD_S = 0.25
 INLINE_BYTES = 1 << 20
 """Longer files are read and written in a thread."""
 
@@ -145,6 +146,38 @@ class NativeSandbox:
         """
         if not argv:
             raise ValueError("argv is empty: expected a program and its arguments")
+        return await self._run(argv, stdin, timeout_s, env, cwd)
+
+    async def run_python(
+        self,
+        code: str,
+        *,
+        arguments: Sequence[str] = (),
+        stdin: bytes | str = b"",
+        timeout_s: float | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+    ) -> ExecResult:
+        """Runs Python code in a fork of the template, its modules imported.
+
+        See `quintain.protocols.Warm.run_python`.
+        """
+        if "zygote" not in self.capabilities:
+            raise CapabilityError(
+                "this sandbox was not forked from a template: open it with "
+                "`backend.warm(spec, modules)`, or run python3 with `exec`"
+            )
+        return await self._run([code, *arguments], stdin, timeout_s, env, cwd, wire.IN_PLACE)
+
+    async def _run(
+        self,
+        argv: Sequence[str],
+        stdin: bytes | str,
+        timeout_s: float | None,
+        env: Mapping[str, str] | None,
+        cwd: str | None,
+        flags: int = 0,
+    ) -> ExecResult:
         limit_s = self.spec.exec_s if timeout_s is None else timeout_s
         data = stdin.encode() if isinstance(stdin, str) else stdin
         most = self.spec.max_output_bytes
@@ -156,7 +189,7 @@ class NativeSandbox:
         try:
             fds = (feed.read_end, out.write_end, err.write_end, report.write_end)
             try:
-                request = self._request(argv, limit_s, env, cwd)
+                request = self._request(argv, limit_s, env, cwd, flags)
                 number, answer = link.ask(wire.EXEC, request, fds)
             finally:
                 for fd in fds:
@@ -169,6 +202,8 @@ class NativeSandbox:
             err.finish()
         truncated = out.truncated or err.truncated
         wall_s = time.monotonic() - began
+        if flags & wire.IN_PLACE:
+            argv = ["python3"]
         return _result(record, argv, cwd or self.spec.workdir, out, err, wall_s, truncated)
 
     async def thawed(self) -> None:
@@ -217,6 +252,7 @@ class NativeSandbox:
         limit_s: float | None,
         env: Mapping[str, str] | None,
         cwd: str | None,
+        flags: int = 0,
     ) -> bytes:
         where = self._path(cwd) if cwd else self.spec.workdir
         pairs = [f"{name}={value}" for name, value in {**self._env, **(env or {})}.items()]
@@ -224,7 +260,7 @@ class NativeSandbox:
             if "\0" in word:
                 raise ValueError(f"a NUL byte in {word[:80]!r}: no command can take it")
         limit_ms = 0 if limit_s is None else min(0xFFFFFFFF, max(1, round(limit_s * 1000)))
-        head = wire.EXEC_HEAD.pack(limit_ms, self.uid, self.gid, 0, len(argv), len(pairs))
+        head = wire.EXEC_HEAD.pack(limit_ms, self.uid, self.gid, flags, len(argv), len(pairs))
         return head + b"".join(wire.text(word) for word in (where, *argv, *pairs))
 
     # --- files ----------------------------------------------------------------------------------
@@ -380,7 +416,8 @@ async def _await_report(
         link.forget(number)
     if len(record) == wire.STATUS.size:
         return record
-    link.poll()
+    # A minder dies without a word when its whole sandbox does: whose fault it is shows soon.
+    await link.settled(answer, WORD_S)
     if answer.done():
         reason = answer.exception()
         if isinstance(reason, OSError) and not isinstance(reason, SandboxError):

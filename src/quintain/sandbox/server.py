@@ -76,6 +76,18 @@ class SpawnServer:
                 await server.close()
         return server
 
+    async def template(self, body: bytes, timeout_s: float) -> None:
+        """Makes it the server of sandboxes that are forked from an interpreter (`zygote.py`).
+
+        Raises:
+            OSError: a step or an import failed; its message names it.
+            SandboxError: the server is gone.
+        """
+        self._ready = self._loop.create_future()
+        self._channel.send(wire.TEMPLATE, 0, body)
+        async with asyncio.timeout(timeout_s):
+            await self._ready
+
     def open(self, number: int, plan: bytes, control: int) -> asyncio.Future[int]:
         """Asks for a sandbox; the future is its wait status, once it is gone."""
         gone: asyncio.Future[int] = self._loop.create_future()

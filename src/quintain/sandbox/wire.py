@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 VERSION = 1
 
 # owner -> server
-INIT, OPEN, CLOSE, RESET = 1, 2, 3, 4
+INIT, OPEN, CLOSE, RESET, TEMPLATE = 1, 2, 3, 4, 5
 # server -> owner
 READY, FAILED, GONE = 8, 9, 10
 # owner -> supervisor
@@ -52,6 +52,8 @@ STATUS = struct.Struct("<iIIIQQII")
 
 TIMED_OUT, UNKILLABLE = 1, 2
 """Flags of a status."""
+IN_PLACE = 1
+"""Flag of an `EXEC`: the first argument is Python code, for a fork of the template to run."""
 AT_FORK, AT_CHDIR, AT_EXEC, AT_DROP = 1, 2, 3, 4
 """Where a command failed to start."""
 
@@ -59,7 +61,7 @@ AT_FORK, AT_CHDIR, AT_EXEC, AT_DROP = 1, 2, 3, 4
 MKDIR, WRITE, LINK, UNSHARE, MOUNT, PIVOT, MKNOD, HOSTNAME = 1, 2, 3, 4, 5, 6, 7, 8
 LOOPBACK, USERNS, COUNTER, RLIMIT, FILTER, CLEAN, JOIN, UMOUNT = 9, 10, 11, 12, 13, 14, 15, 16
 UNLINK, KEEP, BASE, ENTER, LISTEN, OFFER, RULES, ALLOW = 17, 18, 19, 20, 21, 22, 23, 24
-RESTRICT, IDMAP, RIGHTS = 25, 30, 31
+RESTRICT, IDMAP, RIGHTS, SPACE = 25, 30, 31, 32
 """`BASE` parts a sandbox's plan: the server itself carries out what comes before (control groups),
 then lets the supervisor be born in the mount namespace that it names and that a plan of its own
 makes once; `ENTER` makes a folder the root by moving it over the old one. `LISTEN` makes a socket
