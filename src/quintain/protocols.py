@@ -482,7 +482,8 @@ class NetworkLog(Protocol):
         Returns:
             One `network.request` each, with host, port, method, bytes, decision and reason; those
             beyond the first few hundred as one `network.rest` that counts them. `at_s` is since
-            the sandbox was opened.
+            the sandbox was opened, or since this last returned nothing: who gets a sandbox that
+            was ready before reads its log once, and has a clock of its own.
         """
         ...
 

@@ -69,7 +69,7 @@ class NetworkPolicy(Record):
     bytes_per_s: int | None = Field(default=None, gt=0)
     """In both directions together; what is faster waits."""
     requests_per_s: float = Field(default=50.0, gt=0)
-    """Requests and tunnels begun; what is faster waits, a few seconds at most."""
+    """Connections and requests, refused ones too; what is faster waits, a few seconds at most."""
     max_connections: int = Field(default=64, gt=0, le=1024)
     """At once; more wait to be accepted."""
     encrypted_hello: bool = False

@@ -170,6 +170,7 @@ async def _set_up(walk: _Walk) -> None:
         walk.sandbox = await host.open_sandbox(spec)
         walk.opened_s = time.monotonic() - walk.began
         _tell_weakness(walk, walk.sandbox)
+        await _keep_network(walk, walk.sandbox)  # its clock starts now
         for path, data in task.files.items():
             with boundary(SandboxError, f"writing {path}"):
                 await walk.sandbox.write(path, data)

@@ -134,3 +134,20 @@ def test_open_means_public_names():
         assert rules.decide(name, 443)[0], name
     assert rules.decide("lab.internal", 8000) == ("", True)
     assert rules.decide("10.0.0.7", 1) == ("", True)
+
+
+async def test_refused_and_empty_connections_take_their_turns(monkeypatch, way_out):
+    monkeypatch.setattr(limits, "PATIENCE_S", 0.0)
+    gate, port = await way_out(hosts=["example.org"], requests_per_s=3)
+    refused = b"GET http://other.test/ HTTP/1.1\r\nHost: other.test\r\n\r\n"
+    assert await say(port, wait=False) == b""
+    codes = [(await say(port, one))[9:12] for one in (refused, b"nonsense\r\n\r\n", refused)]
+    assert codes == [b"403", b"400", b"429"]
+    assert [event.data["reason"] for event in gate.log.events()][-1] == "too many requests"
+
+
+def test_a_log_that_is_read_empty_starts_its_clock_anew():
+    log = NetworkLog(began=time.monotonic() - 1000)
+    assert log.events() == []
+    log.end(log.begin())
+    assert log.events()[0].at_s < 900

@@ -45,18 +45,25 @@ class Exchange:
     async def run(self) -> None:
         """Serves requests until either side is done; what goes wrong ends the connection."""
         try:
-            while await self._one():
+            another = await self._one(first=True)
+            while another:
                 self.talk.start_next_cycle()
+                another = await self._one()
             await self._part()
         except OSError:
             pass  # the sandbox hung up, or said nothing for too long
 
-    async def _one(self) -> bool:
+    async def _one(self, *, first: bool = False) -> bool:
         """Serves one request; whether another may follow."""
+        # Connections and requests wait for their turn, whatever becomes of them: a flood of what is
+        # refused would else keep the owner from its work.
+        in_time = await self.gate.meter.turn() if first else True
         if not await self._wait_for_request():
             return False
         request = self.gate.log.begin()
         try:
+            if not in_time or not (first or await self.gate.meter.turn()):
+                raise Refusal(429, "too many requests")
             async with asyncio.timeout(HEAD_S):
                 event = await self._next()
             if not isinstance(event, h11.Request):

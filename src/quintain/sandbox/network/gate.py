@@ -64,8 +64,6 @@ class Gate:
             raise Refusal(403, why)
         if self.meter.used_up:
             raise Refusal(403, f"the {self.policy.max_bytes} bytes allowed are used up")
-        if not await self.meter.turn():
-            raise Refusal(429, "too many requests")
         return await self._dialer.connect(
             request.host, request.port, private=private, tunnel=tunnel
         )

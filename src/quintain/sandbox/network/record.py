@@ -95,7 +95,9 @@ class NetworkLog:
         return Event(kind=REQUEST, at_s=request.at, data=request.data())
 
     def events(self) -> list[Event]:
-        """All so far, those under way included; `at_s` counts from the sandbox's opening."""
+        """All so far, those under way included; while there are none, the clock starts anew."""
+        if not self.kept:
+            self.began = time.monotonic()
         found = [self._event(request) for request in self.kept]
         if self._rest:
             counts: list[Json] = [
