@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
 
 SOURCE = Path(__file__).parent.parent / "src" / "quintain"
@@ -14,7 +15,7 @@ WAIST = {
 SHELVES = [
     {"sandbox", "verifiers", "policies", "envs", "harness", "viewer"},
     {"rollouts"},
-    {"audit", "benchmarks", "contamination"},
+    {"audits", "benchmarks", "contamination"},
     {"evals", "training"},
 ]
 TOP = ["loop", "interop", "__init__", "cli", "testing"]
@@ -37,15 +38,22 @@ def _unit(path: Path) -> str:
     return first.removesuffix(".py") if first.endswith(".py") else first
 
 
-def _files() -> list[Path]:
-    return sorted(SOURCE.rglob("*.py"))
+@cache
+def _files() -> tuple[Path, ...]:
+    return tuple(sorted(SOURCE.rglob("*.py")))
+
+
+@cache
+def _nodes(path: Path) -> tuple[ast.AST, ...]:
+    """Every node of a file, the module first."""
+    return tuple(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
 
 
 def _imports(path: Path) -> list[tuple[int, str]]:
     """(line, module) of every import, TYPE_CHECKING and function bodies included."""
     found: list[tuple[int, str]] = []
     package = ("quintain", *path.relative_to(SOURCE).parts[:-1])
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in _nodes(path):
         if isinstance(node, ast.Import):
             found += [(node.lineno, alias.name) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -131,12 +139,14 @@ def test_only_the_registry_imports_by_name() -> None:
         for line, module in _imports(path):
             # importlib.util/resources/metadata look things up; they load no code of ours.
             assert module not in {"importlib", "importlib.machinery"}, f"{path}:{line}"
-        assert "__import__(" not in path.read_text(encoding="utf-8"), path
+        names = {node.id for node in _nodes(path) if isinstance(node, ast.Name)}
+        assert "__import__" not in names, path
 
 
 def test_every_module_says_what_it_is() -> None:
     for path in _files():
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        tree = _nodes(path)[0]
+        assert isinstance(tree, ast.Module)
         assert not tree.body or ast.get_docstring(tree), f"{path} has no docstring"
 
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from quintain import registry
 
 if TYPE_CHECKING:
+    from quintain.audits import aaudit, audit
     from quintain.envs import tasks, tools
     from quintain.envs.environment import Environment
     from quintain.envs.tools import tool
@@ -68,11 +69,13 @@ _WHERE = {
     "TrainRun": "quintain.loop:TrainRun",
     "Trajectory": "quintain.trajectory:Trajectory",
     "Verdict": "quintain.verdict:Verdict",
+    "aaudit": "quintain.audits:aaudit",
     "aevaluate": "quintain.evals:aevaluate",
     "all_of": "quintain.verifiers.combine:all_of",
     "any_of": "quintain.verifiers.combine:any_of",
     "arollout": "quintain.rollouts.single:arollout",
     "atrain": "quintain.loop:atrain",
+    "audit": "quintain.audits:audit",
     "chat": "quintain.policies.chat:chat",
     "evaluate": "quintain.evals:evaluate",
     "gated": "quintain.verifiers.combine:gated",
@@ -112,11 +115,13 @@ __all__ = [
     "Trajectory",
     "Verdict",
     "__version__",
+    "aaudit",
     "aevaluate",
     "all_of",
     "any_of",
     "arollout",
     "atrain",
+    "audit",
     "chat",
     "evaluate",
     "gated",

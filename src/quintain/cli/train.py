@@ -46,6 +46,9 @@ def train_command(
     resume: o.Resume = False,
     allow_weaker: o.AllowWeaker = False,
     sandboxes: o.Sandboxes = None,
+    no_audit: Annotated[
+        bool, typer.Option("--no-audit", help="Train with an unaudited verifier; it is recorded.")
+    ] = False,
     config: o.Config = None,
     changes: o.Set = None,
     as_json: o.AsJson = False,
@@ -74,6 +77,7 @@ def train_command(
             "allow_weaker": allow_weaker or None,
             "sandboxes": sandboxes,
             "evals": _evals(evals or []),
+            "evaluation": {"audit_tasks": 0 if no_audit else None},
         },
         file=config,
         changes=changes,

@@ -13,6 +13,8 @@ from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Any, Literal
 
+from quintain.audits.measure import aaudit
+from quintain.audits.trials import PASSES
 from quintain.errors import ConfigError, TrainingError
 from quintain.evals import aevaluate
 from quintain.loop.settings import EvalSettings
@@ -184,11 +186,36 @@ async def base_rate_has_signal(flight: Flight) -> Finding:
     return Finding("ok", text)
 
 
+async def verifier_withstands_attacks(flight: Flight) -> Finding:
+    """Right submissions pass, wrong ones do not, and no verdict depends on order or load."""
+    if not flight.evaluation.audit_tasks:
+        return Finding("skipped", "no audit was asked for (audit_tasks is 0)")
+    report = await aaudit(
+        flight.environment,
+        tasks=list(
+            islice(flight.environment.tasks.split(Split.TRAIN), flight.evaluation.audit_tasks)
+        ),
+        seed=flight.config.seed,
+        passes=PASSES[:2],
+        **flight.host,
+    )
+    await flight.store.event("audit", report.to_json())
+    problems = report.problems(flight.evaluation.audit_bound)
+    if problems:
+        shown = "; ".join(f"{found.title} ({found.submission})" for found in report.findings[:3])
+        return Finding("error", f"{'; '.join(problems)}: {shown}")
+    wrong = f"wrong submissions that pass: {report.false_positives}"
+    if not report.has_gold:
+        return Finding("warning", f"{wrong}; no right submission is known")
+    return Finding("ok", f"{wrong}; right ones that fail: {report.false_negatives}")
+
+
 CHECKS: dict[str, Check] = {
     "policy": policy_is_trainable,
     "store": store_is_writable,
     "splits": splits_are_disjoint,
     "verifier": verifier_tells_right_from_wrong,
+    "audit": verifier_withstands_attacks,
     "signal": base_rate_has_signal,
 }
 """In the order in which they run: cheap ones first."""

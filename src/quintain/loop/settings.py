@@ -27,6 +27,10 @@ class EvalSettings(Record):
     None: as for training."""
     gold_tasks: int = Field(default=4, ge=0)
     """Tasks of each split on which preflight tries the oracle, the fakes and an empty answer."""
+    audit_tasks: int = Field(default=1, ge=0)
+    """Training tasks on which preflight audits the verifier; 0: it does not, which is recorded."""
+    audit_bound: float = Field(default=0.05, ge=0, le=1)
+    """Largest share of wrong submissions that may pass that audit."""
     signal_tasks: int = Field(default=8, ge=0)
     """Training tasks on which preflight measures the base pass rate; 0: it does not."""
     signal_samples: int = Field(default=4, gt=0)

@@ -1,0 +1,173 @@
+"""`quintain audit`: attacks an environment's verifier and measures it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+from rich.progress import Progress, TextColumn, TimeRemainingColumn
+
+from quintain import __version__, registry
+from quintain.audits.measure import TASKS, aaudit
+from quintain.audits.page import to_html
+from quintain.audits.report import BOUND, Report, worst
+from quintain.audits.sarif import to_sarif
+from quintain.audits.sources import SOURCES
+from quintain.audits.weaknesses import WEAKNESSES
+from quintain.cli import options as o
+from quintain.cli.console import NEGATIVE, err, fail, out, print_json, set_verbose, verb
+from quintain.cli.settings import make_environment, named_object, settings_from
+from quintain.envs.environment import Environment as ToolEnvironment
+from quintain.envs.tasks import jsonl
+from quintain.errors import ConfigError, RegistryError
+from quintain.protocols import Environment, Verifier
+from quintain.rollouts import run_blocking
+
+FORMS = {
+    "answer": "a final answer",
+    "function": "a function",
+    "program": "a program",
+    "other": "a whole script",
+}
+SHOWN = 3
+"""Findings of one weakness that are printed in full."""
+
+
+@verb
+def audit_command(
+    environment: Annotated[
+        str,
+        typer.Argument(
+            metavar="ENV|VERIFIER",
+            help="An environment as for `eval`; or, with --tasks, a verifier or a plain function.",
+            show_default=False,
+        ),
+    ],
+    tasks: Annotated[
+        Path | None,
+        typer.Option("--tasks", metavar="FILE", help="Tasks of a verifier, as JSON lines."),
+    ] = None,
+    task: Annotated[
+        list[str] | None, typer.Option("--task", help="Only this task; may be given again.")
+    ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option("--only", help="Only the submission of this name; may be given again."),
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Tasks of each split.")] = TASKS,
+    source: Annotated[
+        list[str] | None,
+        typer.Option("--source", help=f"Submissions from: {', '.join(SOURCES)}; default: all."),
+    ] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Rounds of each pass.")] = 1,
+    bound: Annotated[
+        float, typer.Option(min=0, max=1, help="Largest share of wrong submissions that may pass.")
+    ] = BOUND,
+    seed: o.Seed = None,
+    allow_weaker: o.AllowWeaker = False,
+    config: o.Config = None,
+    changes: o.Set = None,
+    as_json: o.AsJson = False,
+    sarif: Annotated[
+        Path | None, typer.Option("--sarif", metavar="FILE", help="Also as SARIF 2.1.0.")
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Also as an HTML page.")
+    ] = None,
+    verbose: o.Verbose = False,
+) -> None:
+    """Attacks an environment's verifier with submissions of known worth, and measures it.
+
+    Example: quintain audit python --limit 2 --html audit.html
+
+    Wrong submissions must fail, right ones pass, and no verdict may depend on order, load or what
+    was judged before. The exit code is 1 when something speaks against training with it.
+    """
+    set_verbose(verbose)
+    given = {"environment": environment, "seed": seed, "allow_weaker": allow_weaker or None}
+    settings = settings_from(file=config, changes=changes, values=given)
+    made = _target(settings.environment, settings.options, tasks)
+    chosen = [made.tasks.get(name) for name in task] if task else None
+    report = _run(
+        made,
+        tasks=chosen,
+        limit=limit,
+        sources=tuple(source or SOURCES),
+        only=tuple(only or ()),
+        repeats=repeats,
+        seed=settings.seed,
+        **settings.host(),
+    )
+    if sarif is not None:
+        _write(sarif, json.dumps(to_sarif(report, environment, __version__), indent=2))
+    if html is not None:
+        _write(html, to_html(report, environment))
+    if as_json:
+        print_json(report.to_json(environment))
+    else:
+        _show(report, environment, bound)
+    if report.problems(bound):
+        raise SystemExit(NEGATIVE)
+
+
+def _target(name: str, options: dict[str, object], tasks: Path | None) -> Environment:
+    """The environment of that name; or, with tasks, one around a verifier."""
+    if tasks is None:
+        return make_environment(name, options)
+    try:
+        found = named_object(name, registry.verifiers)
+    except RegistryError:
+        found = named_object(name, registry.environments)
+    if isinstance(found, type) and not isinstance(found, Verifier):
+        found = found(**options)
+    if isinstance(found, Environment) or not callable(getattr(found, "judge", found)):
+        raise ConfigError(f"{name} is no verifier; without --tasks an environment is audited")
+    return ToolEnvironment(jsonl(tasks), found, name=Path(name.partition(":")[0]).stem)
+
+
+def _run(made: Environment, **how: object) -> Report:
+    columns = (TextColumn("{task.description}"), TextColumn("{task.completed}/{task.total}"))
+    with Progress(*columns, TimeRemainingColumn(), console=err(), transient=True) as bar:
+        line = bar.add_task(f"audit of {made.name}", total=None)
+
+        def tell(done: int, total: int, name: str) -> None:
+            bar.update(line, completed=done, total=total, description=name)
+
+        return run_blocking(aaudit(made, on_progress=tell, **how))  # type: ignore[arg-type]
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        fail(f"cannot write {path}: {error.strerror}")
+
+
+def _show(report: Report, target: str, bound: float) -> None:
+    console = out()
+    console.print(
+        f"[bold]{escape(report.environment)}[/] · verifier {escape(report.verifier)} · "
+        f"a submission is {FORMS[report.form]}"
+    )
+    for name, value in report.rows():
+        console.print(f"  {escape(name):<34} {escape(value)}")
+    for weakness, findings in worst(report.findings).items():
+        console.print(f"[red]{weakness}[/] {WEAKNESSES[weakness]}: {len(findings)}")
+        for found in findings[:SHOWN]:
+            console.print(f"  {escape(found.submission)} on {escape(found.task_id)}, which "
+                          f"{escape(found.detail)}")  # fmt: skip
+            console.print(f"    [dim]{escape(found.command(target))}[/]")
+    for trial in report.leads[:SHOWN]:
+        console.print(
+            f"[yellow]look at[/] {escape(trial.submission.name)} on {escape(trial.task.id)}: it "
+            "passes, and may be right"
+        )
+    console.print(f"[dim]not measured: {', '.join(report.not_measured)}[/]")
+    problems = report.problems(bound)
+    for problem in problems:
+        console.print(f"[red]against training:[/] {escape(problem)}")
+    if not problems:
+        console.print("[green]nothing speaks against training with it[/]")
