@@ -54,6 +54,13 @@ async def test_a_timeout_kills_the_tree_and_keeps_the_shell(box, shell, command)
     assert left.text.strip() == "1", "the earlier background job stays, nothing else"
 
 
+async def test_a_timeout_reaches_no_later_command(shell):
+    for _ in range(15):
+        await shell.run("sleep 50 & sleep 50", timeout_s=0.02)
+        run = await shell.run("/bin/true && /bin/echo a && /bin/echo b | /bin/cat && /bin/true")
+        assert (run.text, run.exit_code) == ("a\nb\n", 0), run
+
+
 async def test_a_shell_that_will_not_answer_is_replaced(box, shell):
     run = await shell.run("trap '' USR1; while :; do :; done", timeout_s=0.5)
     assert run.killed == "timeout"

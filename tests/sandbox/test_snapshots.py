@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -173,10 +175,52 @@ async def test_nothing_is_left(backend):
 
 @pytest.fixture
 def image(tmp_path):
-    """A root file system that shows the host's programs."""
+    """A small root file system with a folder that anyone may change."""
     root = Path(tmp_path, "image")
-    root.mkdir()
-    for name in ("usr", "etc", "proc", "dev", "tmp", "opt/data/inner"):
-        Path(root, name).mkdir(parents=True)
-    pytest.importorskip("quintain.sandbox.layout")
+    for name in ("sh", "cat", "ls", "rm", "mkdir", "find", "chmod"):
+        program = shutil.which(name)
+        told = subprocess.run(["ldd", program], capture_output=True, text=True, check=True).stdout
+        for file in [program, *(word for word in told.split() if word.startswith("/"))]:
+            target = root / file.lstrip("/")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(os.path.realpath(file), target)
+    (root / "bin").mkdir(exist_ok=True)
+    shutil.copy(root / shutil.which("sh").lstrip("/"), root / "bin" / "sh")
+    for name in ("data/gone", "data/kept", "data/folder/inner", "data/changed"):
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("of the image\n")
+        path.chmod(0o666)
+        path.parent.chmod(0o777)
     return root
+
+
+LIST = "find /data /work /tmp | while read f; do ls -ld $f | cat; test -d $f || cat $f; done"
+
+
+async def test_an_images_layer_comes_back(backend, image):
+    box = await backend.open(SandboxSpec(image=str(image)))
+    script = "cd /data; rm gone; echo mine > changed; rm -r folder; mkdir folder; "
+    script += "echo new > folder/new; chmod 700 folder; echo w > /work/w"
+    run = await box.exec(["sh", "-c", script])
+    assert run.ok, run
+    before = (await box.exec(["sh", "-c", LIST])).text
+    assert "gone" not in before
+    assert "inner" not in before
+    fork = await box.fork()
+    after = (await fork.exec(["sh", "-c", LIST])).text
+    names = [line for line in after.splitlines() if line[:1] not in "d-"]
+    assert names == [line for line in before.splitlines() if line[:1] not in "d-"]
+    modes = [line.split()[0] + line.split()[-1] for line in before.splitlines() if line[0] in "d-"]
+    assert modes == [
+        line.split()[0] + line.split()[-1] for line in after.splitlines() if line[0] in "d-"
+    ]
+    one, two = await box.snapshot(), await fork.snapshot()
+    assert one.digest == two.digest
+    again = await (await fork.fork()).exec(["sh", "-c", LIST])
+    assert again.text == after
+    assert (image / "data" / "gone").exists()
+    with pytest.raises(ConfigError, match="base"):
+        await backend.open(SandboxSpec(), snapshot=one)
+    await fork.restore(one)
+    assert (await fork.exec(["sh", "-c", LIST])).text == after

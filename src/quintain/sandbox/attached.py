@@ -123,6 +123,14 @@ class Attached:
         body = wire.KILL_BODY.pack(self.pid, signal, age_ms)
         self._link.tell(wire.KILL, self._number, body)
 
+    async def settle(self) -> None:
+        """Waits until the supervisor has done with an interrupt.
+
+        It kills what is young in rounds; without the wait it would take the next command's
+        processes for the last one's.
+        """
+        os.close(await self._sandbox.open_file("/", wire.FOLDER))
+
     async def ended(self) -> bytes:
         """The minder's record (`wire.STATUS`) once its whole tree is gone; it is killed if need be.
 

@@ -115,6 +115,8 @@ class PythonSession:
             limit_s = self._sandbox.spec.exec_s if timeout_s is None else timeout_s
             python.ask(code.encode("utf-8", "surrogateescape"), b"+")
             answer, timed_out = await self._answer(python, limit_s, began)
+            if timed_out:
+                await python.settle()
             killed: Literal["", "timeout", "memory", "pids"] = "timeout" if timed_out else ""
             value, error, was_cut = "", "", False
             if answer is not None:

@@ -136,6 +136,8 @@ class ShellSession:
             except TimeoutError:
                 killed = "timeout"
                 shell.interrupt(signal.SIGUSR1, began)
+        if killed:
+            await shell.settle()
         if line is not None and line.strip().isdigit():
             return (124 if killed else int(line)), killed
         self.restarts += 1
