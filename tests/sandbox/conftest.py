@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -37,16 +38,14 @@ async def box(backend):
 
 
 @pytest.fixture
-def as_ordinary_user(tmp_path):
+def as_ordinary_user():
     """Runs a script as a user without rights, with a Python that this user can read."""
     if os.geteuid() != 0 or not shutil.which("setpriv"):
         pytest.skip("needs root and setpriv, to become an ordinary user")
     system = "/usr/bin/python3"
-    home = tmp_path / "home"
-    home.mkdir()
+    # Not below pytest's own folder, which every run closes to others.
+    home = Path(tempfile.mkdtemp(prefix="quintain-ordinary-"))
     os.chown(home, 54321, 54321)
-    for folder in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
-        folder.chmod(0o755)
     source = Path(quintain.__file__).parents[1]
     path = [str(source), *(entry for entry in os.sys.path if entry.endswith("site-packages"))]
     become = ["setpriv", "--reuid=54321", "--regid=54321", "--clear-groups"]
@@ -59,7 +58,10 @@ def as_ordinary_user(tmp_path):
             command, env=env, cwd="/", capture_output=True, text=True, timeout=100
         )
 
-    check = run("import quintain.sandbox.native, quintain.testing")
-    if check.returncode:
-        pytest.skip(f"no Python for an ordinary user: {check.stderr.strip()[-200:]}")
-    return run
+    try:
+        check = run("import quintain.sandbox.native, quintain.testing")
+        if check.returncode:
+            pytest.skip(f"no Python for an ordinary user: {check.stderr.strip()[-200:]}")
+        yield run
+    finally:
+        shutil.rmtree(home)
