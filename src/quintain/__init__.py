@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from quintain.verifiers.combine import all_of, any_of, gated, majority, weighted
     from quintain.verifiers.function import verifier
     from quintain.verifiers.guards import guarded
+    from quintain.verifiers.judge import Judge
+    from quintain.verifiers.pairwise import Pairwise
     from quintain.verifiers.sql import Sql
     from quintain.verifiers.tests import Tests
 
@@ -53,10 +55,12 @@ _WHERE = {
     "Check": "quintain.verdict:Check",
     "Environment": "quintain.envs.environment:Environment",
     "EvalRun": "quintain.evals:EvalRun",
+    "Judge": "quintain.verifiers.judge:Judge",
     "Limits": "quintain.task:Limits",
     "Message": "quintain.messages:Message",
     "NetworkPolicy": "quintain.task:NetworkPolicy",
     "Outcome": "quintain.verdict:Outcome",
+    "Pairwise": "quintain.verifiers.pairwise:Pairwise",
     "Sampling": "quintain.messages:Sampling",
     "SandboxSpec": "quintain.task:SandboxSpec",
     "Split": "quintain.task:Split",
@@ -98,10 +102,12 @@ __all__ = [
     "Check",
     "Environment",
     "EvalRun",
+    "Judge",
     "Limits",
     "Message",
     "NetworkPolicy",
     "Outcome",
+    "Pairwise",
     "Sampling",
     "SandboxSpec",
     "Split",

@@ -170,6 +170,8 @@ verifiers = Registry(
         "answer": "quintain.verifiers.answer:Answer",
         "tests": "quintain.verifiers.tests:Tests",
         "terminal": "quintain.verifiers.terminal:Terminal",
+        "pairwise": "quintain.verifiers.pairwise:Pairwise",
+        "judge": "quintain.verifiers.judge:Judge",
         "sql": "quintain.verifiers.sql:Sql",
         "calls": "quintain.verifiers.calls:Calls",
     },
