@@ -40,12 +40,18 @@ if TYPE_CHECKING:
     from quintain.verifiers.answer import Answer
     from quintain.verifiers.calls import Calls
     from quintain.verifiers.combine import all_of, any_of, gated, majority, weighted
+    from quintain.verifiers.database import Database
+    from quintain.verifiers.flag import Flag
     from quintain.verifiers.function import verifier
     from quintain.verifiers.guards import guarded
     from quintain.verifiers.judge import Judge
     from quintain.verifiers.pairwise import Pairwise
+    from quintain.verifiers.rules import Rules, Similarity
+    from quintain.verifiers.server_state import Server
     from quintain.verifiers.sql import Sql
+    from quintain.verifiers.state import Files, World
     from quintain.verifiers.tests import Tests
+    from quintain.verifiers.unseen import UnseenData
 
 __version__ = "0.1.0"
 
@@ -53,16 +59,22 @@ _WHERE = {
     "Answer": "quintain.verifiers.answer:Answer",
     "Calls": "quintain.verifiers.calls:Calls",
     "Check": "quintain.verdict:Check",
+    "Database": "quintain.verifiers.database:Database",
     "Environment": "quintain.envs.environment:Environment",
     "EvalRun": "quintain.evals:EvalRun",
+    "Files": "quintain.verifiers.state:Files",
+    "Flag": "quintain.verifiers.flag:Flag",
     "Judge": "quintain.verifiers.judge:Judge",
     "Limits": "quintain.task:Limits",
     "Message": "quintain.messages:Message",
     "NetworkPolicy": "quintain.task:NetworkPolicy",
     "Outcome": "quintain.verdict:Outcome",
     "Pairwise": "quintain.verifiers.pairwise:Pairwise",
+    "Rules": "quintain.verifiers.rules:Rules",
     "Sampling": "quintain.messages:Sampling",
     "SandboxSpec": "quintain.task:SandboxSpec",
+    "Server": "quintain.verifiers.server_state:Server",
+    "Similarity": "quintain.verifiers.rules:Similarity",
     "Split": "quintain.task:Split",
     "Sql": "quintain.verifiers.sql:Sql",
     "StopReason": "quintain.trajectory:StopReason",
@@ -72,8 +84,10 @@ _WHERE = {
     "ToolSpec": "quintain.messages:ToolSpec",
     "TrainRun": "quintain.loop:TrainRun",
     "Trajectory": "quintain.trajectory:Trajectory",
+    "UnseenData": "quintain.verifiers.unseen:UnseenData",
     "Verdict": "quintain.verdict:Verdict",
     "aaudit": "quintain.audits:aaudit",
+    "World": "quintain.verifiers.state:World",
     "aevaluate": "quintain.evals:aevaluate",
     "all_of": "quintain.verifiers.combine:all_of",
     "any_of": "quintain.verifiers.combine:any_of",
@@ -100,16 +114,22 @@ __all__ = [
     "Answer",
     "Calls",
     "Check",
+    "Database",
     "Environment",
     "EvalRun",
+    "Files",
+    "Flag",
     "Judge",
     "Limits",
     "Message",
     "NetworkPolicy",
     "Outcome",
     "Pairwise",
+    "Rules",
     "Sampling",
     "SandboxSpec",
+    "Server",
+    "Similarity",
     "Split",
     "Sql",
     "StopReason",
@@ -119,7 +139,9 @@ __all__ = [
     "ToolSpec",
     "TrainRun",
     "Trajectory",
+    "UnseenData",
     "Verdict",
+    "World",
     "__version__",
     "aaudit",
     "aevaluate",
