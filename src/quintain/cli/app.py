@@ -15,6 +15,7 @@ VERBS = {
     "init": ("Write a new package with an environment and its tests.", "Start"),
     "doctor": ("Say what this machine can do, and what to do about the rest.", "Start"),
     "list": ("List environments, policies, verifiers, algorithms and other plug-ins.", "Start"),
+    "images": ("List, add, build and remove what sandboxes are based on.", "Start"),
     "audit": ("Attack an environment's verifier, and measure it.", "Work"),
     "run": ("Play some tasks and print what happened.", "Work"),
     "debug": ("Play a task by hand, as the policy; see hidden state and verdict.", "Work"),

@@ -922,6 +922,30 @@ static int open_layer(int control, uint32_t number) {
   return sent;
 }
 
+/* Whether an open file is new in a folder of the system that this user could not write to: what a
+ * candidate's tools write must not become a library or a setting of its judge's programs. The file
+ * goes again. */
+static int plants(int fd, uint32_t uid) {
+  static const char *const places[] = {"/etc/", "/usr/", "/bin/", "/sbin/", "/lib"};
+  char link[64], path[4096];
+  struct stat st;
+  snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+  ssize_t n = readlink(link, path, sizeof path - 1);
+  if (n <= 0) return 1;
+  path[n] = 0;
+  for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+    if (strncmp(path, places[i], strlen(places[i]))) continue;
+    char *slash = strrchr(path, '/');
+    *slash = 0;
+    int open_to_it = stat(path, &st) == 0 && (st.st_uid == uid || st.st_mode & S_IWOTH);
+    *slash = '/';
+    if (open_to_it) return 0;
+    unlink(path);
+    return 1;
+  }
+  return 0;
+}
+
 static int open_file(int control, struct frame *f) {
   char *at = f->body + 16, *path;
   if (f->length < 16 || !(path = take_string(&at, f->body + f->length, NULL))) {
@@ -957,6 +981,7 @@ static int open_file(int control, struct frame *f) {
   errno = EACCES;
   if ((system.f_type == PROC_MAGIC) != (purpose == PROC)) goto fail;
   if (there && uid && st.st_uid != uid) goto fail; /* an image's own: only root inside replaces it */
+  if (writing && !there && uid && plants(fd, uid)) goto fail;
   if (writing && (ftruncate(fd, 0) < 0 || fchown(fd, uid, gid) < 0 || fchmod(fd, mode) < 0))
     goto fail;
   if (purpose == TAKE && unlink(path) < 0) goto fail;

@@ -387,7 +387,7 @@ def _finish(folder: Path, trees: tuple[Tree, ...], first_id: int) -> dict[str, s
         if tree.target == "/":
             for place in TEMPORARY:
                 _empty(upper, place)
-        _settle(upper, first_id)
+        settle(upper, first_id)
         name = FOLDERS.get(tree.target) or f"tree{at}"
         os.rename(upper, folder / name)
         kept[tree.target] = name
@@ -410,7 +410,7 @@ def _empty(root: Path, place: str) -> None:
             os.unlink(entry.path)
 
 
-def _settle(folder: Path, first_id: int) -> None:
+def settle(folder: Path, first_id: int) -> None:
     """Gives files the owners that they have inside; drops what must not lie on the host."""
     stack = [os.fspath(folder)]
     while stack:

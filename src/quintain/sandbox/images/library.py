@@ -76,7 +76,7 @@ class Library:
             entry = self.take(digest("scratch"), _scratch, time.monotonic() + UNPACK_S)
             return self.of_entry(entry, [])
         if os.sep in name or os.path.exists(name):
-            return self._path(name)
+            return self.path(name)
         names = self.store.names()
         found = names.get(name.removesuffix(":latest"))
         if found is None:
@@ -87,7 +87,7 @@ class Library:
                 "(quintain images add NAME PATH)"
             )
         if "path" in found:
-            return self._path(found["path"])
+            return self.path(found["path"])
         if self.store.entry(found["key"]) is None:
             raise ConfigError(f"image {name!r}: it was removed; add or build it again")
         return self.of_key(found["key"])
@@ -116,7 +116,12 @@ class Library:
         passwd, group = images.identity(trees[0].lowers)
         return Image(entry.key, trees, entry.config, passwd, group, host)
 
-    def _path(self, path: str) -> Image:
+    def path(self, path: str) -> Image:
+        """The image of a folder (used where it lies) or of a foreign image on disk (unpacked).
+
+        Raises:
+            ConfigError: it is neither.
+        """
         real = os.path.realpath(path)
         layout_file = os.path.join(real, "oci-layout")
         if os.path.isdir(real) and not os.path.isfile(layout_file):

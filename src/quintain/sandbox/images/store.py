@@ -234,6 +234,18 @@ class Store:
         finally:
             os.close(fd)
 
+    def in_use(self, key: str) -> bool:
+        """Whether a living process uses or makes an entry."""
+        fd = self._lock(key)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        else:
+            return False
+        finally:
+            os.close(fd)
+
     def sweep(self) -> list[str]:
         """Removes what makers that died left behind; returns its keys."""
         removed = []
