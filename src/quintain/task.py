@@ -117,14 +117,16 @@ class SandboxSpec(Record):
     """
 
     image: str | None = None
-    """A directory with a root file system, or a name that the backend knows; None: the host's
-    own `/usr`, read-only."""
+    """A folder with a root file system, a tar of `docker save`, an OCI image layout, or a name that
+    the backend knows; None: the host's own `/usr`, read-only."""
     packages: tuple[str, ...] = ()
     """Python packages, as pip takes them."""
     apt: tuple[str, ...] = ()
+    """Debian packages, by name."""
     setup: tuple[str, ...] = ()
     """Shell commands run once when the image is built."""
     dockerfile: str | None = None
+    """The text of a Dockerfile, or the path of one (its folder is the context)."""
     cpus: float = Field(default=1.0, gt=0)
     memory_mb: int = Field(default=512, gt=0)
     disk_mb: int = Field(default=256, gt=0)
@@ -134,6 +136,7 @@ class SandboxSpec(Record):
     isolation: Literal["weak", "namespaces", "gvisor", "microvm"] = "namespaces"
     """The least acceptable isolation."""
     user: str = "sandbox"
+    """`sandbox`, `root`, or a user of the image. A number, no rights: nobody inside has any."""
     workdir: str = "/work"
     env: dict[str, str] = Field(default_factory=dict)
     startup_s: float = Field(default=30.0, gt=0)
