@@ -135,3 +135,25 @@ async def test_pip_installs_from_inside():
     assert found.text.startswith("/work/lib/iniconfig/"), found
     assert {request["decision"] for request in log} == {"allowed"}
     assert all(request["down"] > 1000 for request in log)
+
+
+async def test_nothing_is_left_when_they_are_closed():
+    backend = NativeBackend(resolve=Names(site_test=[["127.0.0.1"]]))
+    try:
+        await (await backend.open(SandboxSpec())).close()
+    except IsolationError as error:
+        await backend.close()
+        pytest.skip(f"no native sandbox here: {error}")
+    before = len(os.listdir("/proc/self/fd"))
+    hold = "import socket, time; s = socket.create_connection(('127.0.0.1', 3128)); time.sleep(60)"
+    spec = SandboxSpec(network=NetworkPolicy(hosts=["site.test"]))
+    boxes = await asyncio.gather(*[backend.open(spec) for _ in range(10)])
+    held = [asyncio.create_task(box.exec(["python3", "-c", hold])) for box in boxes[:3]]
+    async with asyncio.timeout(30):
+        while sum(box._gate.connections for box in boxes) < 3:
+            await asyncio.sleep(0.05)
+    await asyncio.gather(*[box.close() for box in boxes])
+    await asyncio.gather(*held, return_exceptions=True)
+    await asyncio.sleep(0.1)
+    assert len(os.listdir("/proc/self/fd")) == before
+    await backend.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 
+import h11
 import pytest
 
 from loopback import Names, Site, say
@@ -148,3 +149,65 @@ async def test_a_host_that_does_not_answer_is_a_failure_not_a_refusal(way_out):
     assert b"502" in await say(port, get(f"site.test:{gone}"))
     assert b"502" in await say(port, get(f"missing.test:{gone}"))
     assert [decision for decision, _ in decisions(gate)] == ["failed", "failed"]
+
+
+async def test_answers_of_every_shape_come_back_whole(way_out):
+    """Lengths, chunks, an end by hanging up, no body at all; to old clients too."""
+    ok = b"HTTP/1.1 200 OK\r\n"
+    shapes = {
+        ok + b"Content-Length: 4\r\n\r\nbody": b"body",
+        b"HTTP/1.0 200 OK\r\n\r\nbody": b"body",
+        ok + b"Transfer-Encoding: chunked\r\n\r\n4\r\nbody\r\n0\r\nX: y\r\n\r\n": b"body",
+        b"HTTP/1.1 204 No Content\r\n\r\n": b"",
+        b"HTTP/1.1 304 Not Modified\r\nContent-Length: 9\r\n\r\n": b"",
+        b"HTTP/1.1 103 Early\r\n\r\n" + ok + b"Content-Length: 4\r\n\r\nbody": b"body",
+    }  # fmt: skip
+    for shape, body in shapes.items():
+        async with Site(answer=shape) as site:
+            where = f"site.test:{site.port}"
+            _, port = await way_out(private_hosts=[where])
+            for version in ("1.1", "1.0"):
+                request = f"GET http://{where}/ HTTP/{version}\r\nHost: {where}\r\n\r\n"
+                answer = await say(port, request.encode(), wait=False)
+                talk = h11.Connection(h11.CLIENT)
+                talk.send(h11.Request(method="GET", target="/", headers=[("Host", where)]))
+                talk.send(h11.EndOfMessage())
+                talk.receive_data(answer)
+                talk.receive_data(b"")
+                assert isinstance(talk.next_event(), h11.Response), (shape, answer)
+                got = b""
+                while isinstance(event := talk.next_event(), h11.Data):
+                    got += event.data
+                assert got == body, (shape, version, answer)
+
+
+async def test_an_answer_may_come_before_the_body_ends(way_out):
+    answer = b"HTTP/1.1 413 Too Large\r\nContent-Length: 3\r\n\r\nbig"
+    async with Site(answer=answer) as site:
+        where = f"site.test:{site.port}"
+        gate, port = await way_out(private_hosts=[where])
+        head = f"POST http://{where}/ HTTP/1.1\r\nHost: {where}\r\nContent-Length: 9000000\r\n\r\n"
+        got = await say(port, head.encode(), b"x" * 100)
+    assert got.startswith(b"HTTP/1.1 413"), got
+    assert got.endswith(b"big")
+    assert gate.log.events()[0].data["decision"] == "allowed"
+
+
+async def test_a_broken_answer_is_told(way_out):
+    for answer in (b"nonsense\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nshort"):
+        async with Site(answer=answer) as site:
+            where = f"site.test:{site.port}"
+            gate, port = await way_out(private_hosts=[where])
+            await say(port, get(where), wait=False)
+        assert decisions(gate)[0][0] == "failed", answer
+        assert "malformed" in decisions(gate)[0][1]
+
+
+async def test_a_head_is_answered_without_a_body(way_out):
+    async with Site(answer=b"HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n") as site:
+        where = f"site.test:{site.port}"
+        _, port = await way_out(private_hosts=[where])
+        two = get(where).replace(b"GET", b"HEAD") * 2
+        answer = await say(port, two, wait=False)
+    assert answer.count(b"HTTP/1.1 200") == 2
+    assert answer.count(b"Content-Length: 500") == 2

@@ -175,13 +175,15 @@ class Exchange:
             while True:
                 async with asyncio.timeout(IDLE_S):
                     event = await self._next()
-                if isinstance(event, h11.Data):
-                    await self._up(request, line, ours.send(event))
-                elif isinstance(event, h11.EndOfMessage):
-                    await self._up(request, line, ours.send(h11.EndOfMessage()))
-                    return
-                else:
+                if not isinstance(event, h11.Data | h11.EndOfMessage):
                     raise Refusal(400, "the body was not sent to its end")
+                over = isinstance(event, h11.EndOfMessage)  # trailers are dropped
+                try:
+                    await self._up(request, line, ours.send(h11.EndOfMessage() if over else event))
+                except ConnectionError:
+                    return  # the host takes no more; what it says is read all the same
+                if over:
+                    return
         except BaseException:
             # The answer cannot come any more: end the wait for it.
             line.writer.transport.abort()
