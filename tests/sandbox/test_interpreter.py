@@ -74,13 +74,13 @@ async def test_a_timeout_interrupts_and_keeps_the_state(box, python, code):
 
 @pytest.mark.parametrize(
     "code",
-    ["while True:\n    try:\n        [n * n for n in range(1000)]\n    except BaseException: pass",
+    ["sum(range(10**12))",
      "import signal; signal.signal(2, signal.SIG_IGN)\nwhile True: pass"],
 )  # fmt: skip
 async def test_what_does_not_stop_loses_the_state_and_says_so(python, code):
     await python.run("x = 1")
-    run = await python.run(code, timeout_s=0.3)
-    assert (run.killed, run.restarted) == ("timeout", True)
+    run = await python.run(code, timeout_s=2)
+    assert (run.killed, run.restarted) == ("timeout", True), run
     assert "state is lost" in run.error
     assert "NameError" in (await python.run("x")).error
     assert python.restarts == 1

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import os
 
 import pytest
 
@@ -137,6 +139,29 @@ async def test_background_output_shows_with_the_next_command(shell):
     await shell.run("(sleep 0.2; echo later) &")
     run = await shell.run("wait; echo now")
     assert sorted(run.text.split()) == ["later", "now"]
+
+
+async def test_a_cancelled_command_is_not_the_next_ones_answer(shell):
+    await shell.run("X=1")
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.3):
+            await shell.run("sleep 0.5; (exit 9)")
+    run = await shell.run("sleep 0.5; echo [$X]; (exit 3)")
+    assert (run.text, run.exit_code) == ("[]\n", 3), "a new shell"
+
+
+async def test_a_closed_sandbox_holds_no_descriptors(backend):
+    await (await backend.open(SandboxSpec())).close()
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        box = await backend.open(SandboxSpec())
+        shell, python = await box.session(), await box.python()
+        await asyncio.gather(shell.run("sleep 100 &"), python.run("1"))
+        await box.restore(await box.snapshot())
+        await shell.run("true")
+        await box.close()
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 async def test_the_answer_pipe_is_not_inherited(shell):

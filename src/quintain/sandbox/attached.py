@@ -71,6 +71,7 @@ class Attached:
         self._loop.add_reader(self._answers, self._readable)
         fds = (null, self.out.write_end, self.err.write_end, self._report.write_end,
                theirs, told, readable)  # fmt: skip
+        self._sandbox.attached.add(self)
         try:
             self._number = self._sandbox.start_command(argv, fds)
         finally:
@@ -156,17 +157,26 @@ class Attached:
         self._link.tell(wire.KILL, self._number)
         with contextlib.suppress(SandboxError):
             await self.ended()
+            # Its minder is dead; what that left is killed next, while nothing else can fork.
+            await self.settle()
+            await self.settle()
 
     def close(self) -> None:
-        """Hangs up: the minder kills the process and everything below it."""
+        """Hangs up: the minder kills the process and everything below it.
+
+        Whoever waits for an answer gets none. The sandbox does it, too, when it closes.
+        """
+        self._sandbox.attached.discard(self)
         for fd in (self._answers, self._input, self._script, self._reader):
             if fd >= 0:
                 if fd == self._answers and not self._over:
                     self._loop.remove_reader(fd)
                 os.close(fd)
         self._answers = self._input = self._script = self._reader = -1
+        self._over = True
+        self._more.set()
         self._report.close()
         if not self._report.record.done():
-            self._report.record.cancel()
+            self._report.record.set_result(b"")
         self.out.close()
         self.err.close()

@@ -114,19 +114,26 @@ class PythonSession:
             began = time.monotonic()
             limit_s = self._sandbox.spec.exec_s if timeout_s is None else timeout_s
             python.ask(code.encode("utf-8", "surrogateescape"), b"+")
-            answer, timed_out = await self._answer(python, limit_s, began)
-            if timed_out:
-                await python.settle()
-            killed: Literal["", "timeout", "memory", "pids"] = "timeout" if timed_out else ""
+            killed: Literal["", "timeout", "memory", "pids"] = ""
             value, error, was_cut = "", "", False
-            if answer is not None:
-                _, value, error, was_cut = answer
-            else:
-                self.restarts += 1
+            try:
+                answer, timed_out = await self._answer(python, limit_s, began)
+                if timed_out:
+                    await python.settle()
+                if answer is not None:
+                    _, value, error, was_cut = answer
+                    killed = "timeout" if timed_out else ""
+                else:
+                    self.restarts += 1
+                    killed, error = await self._end(python, timed_out)
+            except BaseException:
+                # Nobody will take its answer, which must not be the next cell's.
                 self._python = None
-                killed, error = await self._end(python, timed_out)
+                python.close()
+                raise
             (out, cut_out), (err, cut_err) = python.out.take(), python.err.take()
             if answer is None:
+                self._python = None
                 python.close()
             return PythonResult(
                 value=value,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from quintain.errors import CapabilityError, ConfigError, SandboxError, SandboxTimeout
 from quintain.protocols import Entry, ExecResult, Transfer
 from quintain.sandbox import layout, network, transfer, wire
+from quintain.sandbox.attached import Attached
 from quintain.sandbox.command import Capture, Feed, Report
 from quintain.sandbox.images.image import Image
 from quintain.sandbox.interpreter import PythonSession
@@ -68,6 +69,8 @@ class NativeSandbox:
         self._loop = asyncio.get_running_loop()
         self._turnstile = Turnstile()
         self._sessions = 0
+        self.attached: set[Attached] = set()
+        """Running processes of sessions."""
         self._env = layout.environment(spec, image)
         self._gate: Gate | None = None
         self._earlier: list[Event] = []
@@ -126,6 +129,7 @@ class NativeSandbox:
         finally:
             # Not before: a supervisor that is hung up on would end before it can be replaced.
             old.hang_up()
+            self._hang_up()
         return heir
 
     # --- commands -------------------------------------------------------------------------------
@@ -390,9 +394,17 @@ class NativeSandbox:
         with await self.snapshot() as taken:
             return await self._backend.open(self.spec, snapshot=taken)
 
+    def _hang_up(self) -> None:
+        """Closes what sessions hold in this process."""
+        for attached in tuple(self.attached):
+            attached.close()
+
     async def close(self) -> None:
         """Ends every process and removes everything; may be called twice."""
-        await self.link.close()
+        try:
+            await self.link.close()
+        finally:
+            self._hang_up()
         if self._gate is not None:
             await self._gate.close()
 

@@ -107,7 +107,13 @@ class ShellSession:
             began = time.monotonic()
             limit_s = self._sandbox.spec.exec_s if timeout_s is None else timeout_s
             shell.ask(command.encode() + b"\n", f"{given}\n".encode())
-            code, killed = await self._outcome(shell, limit_s, began)
+            try:
+                code, killed = await self._outcome(shell, limit_s, began)
+            except BaseException:
+                # Nobody will take its answer, which must not be the next command's.
+                self._shell = None
+                shell.close()
+                raise
             (out, cut_out), (err, cut_err) = shell.out.take(), shell.err.take()
             wall_s = time.monotonic() - began
             if self._shell is None:
