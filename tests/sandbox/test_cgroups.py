@@ -89,3 +89,16 @@ def test_the_groups_of_a_dead_owner_are_swept():
     finally:
         for folder in living:
             os.rmdir(folder)
+
+
+def test_an_owner_in_another_pid_namespace_is_left_alone():
+    """Whose PID names nobody here may live: its groups are not for this process to sweep."""
+    mine = cgroups.owner_name()
+    assert cgroups.is_alive(mine)
+    assert cgroups.is_alive(f"{mine}.more.1")
+    left, _, space = mine.rpartition(".")
+    dead = f"{cgroups.PREFIX}{2**22 - 1}-1"
+    assert not cgroups.is_alive(f"{dead}.{space}")
+    assert not cgroups.is_alive(f"{dead}.{space}.vm1")
+    assert cgroups.is_alive(f"{dead}.{int(space) + 1}")
+    assert not cgroups.is_alive(f"{left}1.{space}")

@@ -1,6 +1,6 @@
 """Control groups, version 1 or 2, as found at run time.
 
-One folder a controller and owner (`quintain-<pid>-<start time>`), below it one a sandbox. The
+One folder a controller and owner (`quintain-<pid>-<start time>.…`), below it one a sandbox. The
 supervisor stays outside: each command joins before it starts, through descriptors that were opened
 with the owner's rights, so the limits count the candidate's processes and nothing else, and the
 kernel never picks the supervisor when memory runs out. A group whose owner is dead is removed by
@@ -127,7 +127,12 @@ def _version_2(
 
 def owner_name() -> str:
     """The name of this process's folders."""
-    return f"{PREFIX}{os.getpid()}-{start_time(os.getpid())}"
+    return f"{PREFIX}{os.getpid()}-{start_time(os.getpid())}.{_pid_space()}"
+
+
+def _pid_space() -> int:
+    """Which PID namespace this process is in: elsewhere its PID names nobody, or another."""
+    return os.stat("/proc/self/ns/pid").st_ino
 
 
 def sweep(groups: Groups) -> list[str]:
@@ -160,9 +165,16 @@ def alive(pid: str, start: str) -> bool:
 
 
 def is_alive(entry: str) -> bool:
-    """Whether the owner named by a group (`quintain-<pid>-<start time>[.more]`) still lives."""
-    pid, _, start = entry.removeprefix(PREFIX).partition("-")
-    return alive(pid, start.partition(".")[0])
+    """Whether the owner named by a group still lives, as far as can be seen from here.
+
+    The name is `quintain-<pid>-<start time>.<PID namespace>[.more]`: of an owner in another PID
+    namespace nobody here can tell, so it counts as alive.
+    """
+    owner, _, more = entry.removeprefix(PREFIX).partition(".")
+    pid, _, start = owner.partition("-")
+    if more.partition(".")[0] not in ("", str(_pid_space())):
+        return True
+    return alive(pid, start)
 
 
 def _remove_tree(folder: str) -> list[str]:

@@ -319,7 +319,7 @@ def sweep() -> list[str]:
     removed = []
     with contextlib.suppress(FileNotFoundError):
         for entry in os.listdir(BASE):
-            _, runtime, _ = (*entry.split("."), "", "")[:3]
+            runtime = (*entry.split("."), "")[-3]
             kind = bundle.KINDS.get(runtime)
             if kind is None or cgroups.is_alive(cgroups.PREFIX + entry):
                 continue
