@@ -6,7 +6,8 @@ import os
 from dataclasses import dataclass
 
 from quintain.record import Json
-from quintain.sandbox.engines import rootfs, setup
+from quintain.sandbox.engines import setup
+from quintain.sandbox.engines.ground import Ground
 from quintain.sandbox.engines.program import agent
 from quintain.task import SandboxSpec
 
@@ -52,8 +53,8 @@ class Place:
     """Its control group."""
     first_id: int
     """Host id of root inside; the user's is one more."""
-    view: str
-    """Folder with the view of the host; empty: an image is used."""
+    ground: Ground
+    """What its root is made of."""
 
 
 def config(spec: SandboxSpec, kind: Kind, place: Place) -> dict[str, Json]:
@@ -141,9 +142,7 @@ def _mounts(spec: SandboxSpec, kind: Kind, place: Place) -> list[dict[str, Json]
         ]  # fmt: skip
     found.append(_bind(str(agent()), setup.AGENT))
     found += [_bind(source, target) for source, target in setup.network_mounts(spec)]
-    if place.view:
-        found += [_bind(source, target) for source, target in rootfs.mounts()]
-        found.append(_bind(f"{place.view}/etc", "/etc"))
+    found += [_bind(source, target) for source, target in place.ground.binds]
     if kind.own_kernel:
         # It would put an unsized file system of its own there.
         found.append(_bind(f"{place.folder}/disk/tmp", "/tmp", "rw"))

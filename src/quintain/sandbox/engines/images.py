@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import IO
 from urllib.parse import quote
 
-from quintain.errors import CapabilityError, ConfigError
+from quintain.errors import BuildError, CapabilityError, ConfigError
 from quintain.record import Json, digest
 from quintain.sandbox.engines import rootfs
 from quintain.sandbox.engines.api import Engine, EngineError
@@ -151,7 +151,10 @@ class Images:
             "forcerm": "1",
             "labels": {LABEL: recipe.key},
         }
-        await self._engine.progress("/build", query=query, data=context, timeout_s=BUILD_S)
+        try:
+            await self._engine.progress("/build", query=query, data=context, timeout_s=BUILD_S)
+        except EngineError as error:
+            raise BuildError(f"the engine could not build the image: {error}") from error
         return await self._need(tag)
 
     async def _find(self, name: str) -> Image | None:

@@ -13,20 +13,21 @@ import asyncio
 import contextlib
 import json
 import os
-import re
 import shutil
 import subprocess
 import threading
 from pathlib import Path
 
-from quintain.errors import CapabilityError, ConfigError, IsolationError, SandboxError
+from quintain.errors import CapabilityError, IsolationError, SandboxError
 from quintain.protocols import Probe
 from quintain.record import Json
 from quintain.sandbox import cgroups, layout, probe
-from quintain.sandbox.engines import bundle, rootfs, setup
+from quintain.sandbox.engines import bundle, ground, rootfs, setup
 from quintain.sandbox.engines.contained import ContainedSandbox
 from quintain.sandbox.engines.pipes import PipeLink
 from quintain.sandbox.engines.program import agent
+from quintain.sandbox.images.image import Image
+from quintain.sandbox.native import NativeBackend
 from quintain.sandbox.network import Proxy
 from quintain.sandbox.network.resolve import Resolve
 from quintain.task import SandboxSpec
@@ -37,8 +38,8 @@ KILLED = 137
 """Exit code of a runtime whose sandbox was killed."""
 SCRIPT = r"""
 set -e
-folder=$1 size=$2 inodes=$3 lower=$4 owner=$5 user=$6 workdir=$7 unified=$8
-shift 8
+folder=$1 size=$2 inodes=$3 lower=$4 more=$5 owner=$6 user=$7 workdir=$8 unified=$9
+shift 9
 cd "$folder"
 mkdir disk root
 mount -t tmpfs -o "nosuid,nodev,size=$size,nr_inodes=$inodes,mode=755" quintain disk
@@ -49,6 +50,7 @@ mkdir -p disk/upper/sys/fs/cgroup disk/upper/run/network disk/upper/tmp disk/upp
 chmod 1777 disk/shm disk/tmp disk/upper/tmp disk/upper/var/tmp
 chown -R "$owner:$owner" disk
 chown "$user:$user" "disk/upper/$workdir" disk/upper/home/sandbox
+eval "$more"
 layers="lowerdir=$lower,upperdir=disk/upper,workdir=disk/work"
 mount -t overlay -o "nosuid,nodev,$layers" overlay root
 if [ "$unified" != "" ]; then umount "$unified"; fi
@@ -56,7 +58,7 @@ set +e
 "$@"
 code=$?
 cd /
-umount -l "$folder/root" "$folder/disk"
+umount -l "$folder/root" "$folder/disk" "$folder"/tree-* 2>/dev/null
 rm -rf "$folder"
 exit $code
 """
@@ -89,6 +91,8 @@ class OciBackend:
         self._boxes: set[ContainedSandbox] = set()
         self._numbers = 0
         self._folder = ""
+        self._library: NativeBackend | None = None
+        """Finds and builds images."""
         self._making = threading.Lock()
 
     async def open(self, spec: SandboxSpec) -> ContainedSandbox:
@@ -96,24 +100,28 @@ class OciBackend:
         missing = self._missing(spec)
         self._refuse(spec, missing)
         await asyncio.to_thread(self._ready)
-        lower = await asyncio.to_thread(self._lower, spec)
+        image = await self._image(spec)
+        if image is not None:
+            spec = image.settle(spec).model_copy(update={"user": spec.user})
         self._numbers += 1
         name = f"{os.path.basename(self._folder)}.{self._numbers}"
+        folder = f"{self._folder}/{self._numbers}"
         place = bundle.Place(
-            f"{self._folder}/{self._numbers}",
+            folder,
             f"{cgroups.PREFIX}{name}",
             0 if self.kind.own_kernel else 0x68000000 + (os.getpid() % 32768) * 4096
             + self._numbers % 2048 * 2,
-            f"{self._folder}/view" if spec.image is None else "",
+            ground.of_view(f"{self._folder}/view") if image is None
+            else await asyncio.to_thread(ground.of_image, image, folder),
         )  # fmt: skip
         await asyncio.to_thread(self._lay, spec, place)
-        argv = self._command(spec, place, lower, name)
+        argv = self._command(spec, place, name)
         container = RuntimeContainer(self._runtime(), name, place.folder, self.kind.own_kernel)
         sandbox: ContainedSandbox | None = None
         try:
             container.link = await PipeLink.start(argv)
             frame = setup.first_frame(spec, own_kernel=self.kind.own_kernel)
-            env = layout.environment(spec)
+            env = layout.environment(spec, image)
             sandbox = ContainedSandbox(spec, container, frame, env, missing, self._boxes.discard)
             self._boxes.add(sandbox)
             await sandbox.start()
@@ -141,6 +149,9 @@ class OciBackend:
     async def close(self) -> None:
         """Ends every sandbox of this backend."""
         await asyncio.gather(*(box.close() for box in list(self._boxes)))
+        if self._library is not None:
+            await self._library.close()
+            self._library = None
         proxy = self._proxies.pop(asyncio.get_running_loop(), None)
         if proxy is not None:
             await proxy.close()
@@ -178,13 +189,17 @@ class OciBackend:
         if refused:
             listed = "; ".join(f"{name}: {why}" for name, why in refused.items())
             raise IsolationError(f"{self.name} cannot enforce {listed}", tuple(refused))
-        if spec.needs_build:
-            raise CapabilityError(f"{self.name}: give a built root file system as `image`")
         if setup.uid(spec) == 0 and self.kind.own_kernel:
             raise CapabilityError(
                 f"{self.name}: user 'root' is not possible: in its kernel root may end the first "
                 "process, which keeps the limits"
             )
+
+    async def _image(self, spec: SandboxSpec) -> Image | None:
+        """The image of a spec, of the same library as the native backend's."""
+        if self._library is None:
+            self._library = NativeBackend(allow_weaker=self.allow_weaker, resolve=self.resolve)
+        return await self._library.prepare(spec)
 
     def _runtime(self) -> list[str]:
         return [self.program, *self.kind.flags, "--root", f"{self._folder}/state"]
@@ -207,30 +222,20 @@ class OciBackend:
             rootfs.lay(rootfs.view(), f"{folder}/view")
             self._folder = folder
 
-    def _lower(self, spec: SandboxSpec) -> str:
-        if spec.image is None:
-            return f"{self._folder}/view"
-        path = os.path.realpath(spec.image)
-        if not os.path.isdir(path):
-            raise ConfigError(
-                f"image {spec.image!r}: expected a folder with a root file system, found none"
-            )
-        # The overlay's option has ':' and ',' for itself.
-        return re.sub(r"([\\:,])", r"\\\1", path)
-
     def _lay(self, spec: SandboxSpec, place: bundle.Place) -> None:
         os.mkdir(place.folder, 0o711)
         content = json.dumps(bundle.config(spec, self.kind, place))
         Path(place.folder, "config.json").write_text(content)
 
-    def _command(self, spec: SandboxSpec, place: bundle.Place, lower: str, name: str) -> list[str]:
+    def _command(self, spec: SandboxSpec, place: bundle.Place, name: str) -> list[str]:
         user = place.first_id + (1 if setup.uid(spec) else 0)
         if self.kind.own_kernel:
             user = setup.uid(spec)
         unified = "/sys/fs/cgroup/unified"
         hybrid = self.kind.unified_off and os.path.ismount(unified)
         words = [
-            place.folder, str(spec.disk_mb << 20), str(max(4096, spec.disk_mb * 256)), lower,
+            place.folder, str(spec.disk_mb << 20), str(max(4096, spec.disk_mb * 256)),
+            place.ground.lower, place.ground.script,
             str(place.first_id), str(user), spec.workdir.lstrip("/"), unified if hybrid else "",
         ]  # fmt: skip
         run = [*self._runtime(), "run", "--bundle", place.folder, name]
