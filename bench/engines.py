@@ -3,8 +3,8 @@
     python bench/engines.py [--runs 15] [--backends docker runc]
 
 Every round opens one sandbox of each backend in turn, runs `true` in it twice and closes it, so
-that noise falls on all alike. Backends that are not there are left out. Docker and Podman are found by
-DOCKER_HOST and CONTAINER_HOST.
+that noise falls on all alike. Backends that are not there are left out. Docker and Podman are found
+by DOCKER_HOST and CONTAINER_HOST.
 """
 
 from __future__ import annotations

@@ -45,22 +45,22 @@ folder=$(mktemp -d /tmp/quintain-engines.XXXXXX)
 chmod 711 "$folder"
 pids=()
 
-groups() { find /sys/fs/cgroup -type d \( -name 'quintain-*' -o -name "${folder##*/}*" -o -name 'libpod_parent*' \) 2>/dev/null | sort; }
-groups >"$folder.before"
+groups() {
+  find /sys/fs/cgroup -type d \( -name "${folder##*/}*" -o -name 'libpod_parent*' \) 2>/dev/null | sort
+}
+before=$(groups)
+new_groups() { comm -13 <(echo "$before") <(groups) | grep . || true; }
 
 left() {
-  echo "left behind by these tests:"
-  {
-    for entry in /proc/[0-9]*; do
-      tr '\0' ' ' <"$entry/cmdline" 2>/dev/null | grep -F "$folder" | sed "s|^|process ${entry##*/} |" || true
-    done
+  local found
+  found=$(
+    grep -lF "$folder" /proc/[0-9]*/cmdline 2>/dev/null | grep -v "^/proc/$$/" || true
     grep -F "$folder" /proc/self/mounts || true
-    comm -13 "$folder.before" <(groups)
+    new_groups
     find /run/quintain -mindepth 1 -maxdepth 1 2>/dev/null || true
     ls -d "$folder" 2>/dev/null || true
-  } | sed 's/^/  /' | tee "$folder.left"
-  [ -s "$folder.left" ] || echo "  nothing"
-  rm -f "$folder.before" "$folder.left"
+  )
+  echo "left behind by these tests (processes, mounts, control groups, folders): ${found:-nothing}"
 }
 
 stop() {
@@ -71,7 +71,7 @@ stop() {
     kill -9 "$pid" 2>/dev/null || true
   done
   awk '{print $2}' /proc/self/mounts | grep -F "$folder" | sort -r | xargs -r -n1 umount -l || true
-  comm -13 "$folder.before" <(groups) | sort -r | xargs -r -n1 rmdir 2>/dev/null || true
+  new_groups | sort -r | xargs -r -n1 rmdir 2>/dev/null || true
   rm -rf "$folder"
   left
 }
@@ -95,7 +95,8 @@ case " $BACKENDS " in *" podman "*)
   export CONTAINER_HOST=unix://$folder/podman.sock
   printf '[containers]\ndefault_ulimits = ["nofile=4096:4096"]\n' >"$folder/containers.conf"
   mkdir "$folder/tmp"
-  CONTAINERS_CONF=$folder/containers.conf TMPDIR=$folder/tmp setsid podman --root "$folder/podman" \
+  CONTAINERS_CONF=$folder/containers.conf TMPDIR=$folder/tmp \
+    setsid env -u CONTAINER_HOST podman --root "$folder/podman" \
     --runroot "$folder/podman-run" --runtime runc --cgroup-manager cgroupfs \
     system service --time 0 "$CONTAINER_HOST" >"$folder/podman.log" 2>&1 &
   pids+=($!)
@@ -104,7 +105,7 @@ esac
 
 # --- the tests ------------------------------------------------------------------------------------
 
-export QUINTAIN_TEST_ENGINES=$BACKENDS
+export QUINTAIN_TEST_ENGINES=$BACKENDS PYTHONPATH=$PWD/src
 marks=${BACKENDS// / or }
 status=0
 # shellcheck disable=SC2086

@@ -31,11 +31,12 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { SETUP = 1, EXEC, INPUT, KILL, READ, WRITE, DATA };
+enum { SETUP = 1, EXEC, INPUT, KILL, READ, WRITE, DATA, LIST };
 enum { UP = 16, BROKEN, OUT, EXIT, REFUSED, PIECE, DONE, WANT };
 enum { AT_FORK = 1, AT_DROP, AT_CHDIR, AT_EXEC };
 enum { TIMED_OUT = 1, UNKILLABLE = 2, TOO_MANY = 4 };
 enum { MAX_BODY = 8 << 20, PIECE_BYTES = 1 << 16, ROUNDS = 2000, WATCH_MS = 20 };
+enum { MAX_DEPTH = 100, TARGET_BYTES = 4096 };
 enum { PROC_MAGIC = 0x9fa0 };
 
 struct head { uint32_t length, kind, number; };
@@ -614,6 +615,80 @@ static void make_folders(char *path, int own) {
   }
 }
 
+/* --- folders --------------------------------------------------------------------------------- */
+
+/* Entries on their way: packed as `kind, mode, size, path length, target length`, path, target. */
+struct listing { uint32_t number, left; size_t length; char path[8192], data[PIECE_BYTES]; };
+
+static int tell_entry(struct listing *l, size_t path, const struct stat *st, const char *target) {
+  struct __attribute__((packed)) { uint32_t kind, mode; uint64_t size; uint32_t path, target; } head = {
+      st->st_mode & S_IFMT, st->st_mode & 07777, (uint64_t)st->st_size, (uint32_t)path,
+      (uint32_t)strlen(target)};
+  size_t room = sizeof head + path + head.target;
+  errno = EFBIG;
+  if (!l->left--) return -1;
+  if (l->length + room > sizeof l->data) {
+    tell(PIECE, l->number, l->data, l->length);
+    l->length = 0;
+  }
+  memcpy(l->data + l->length, &head, sizeof head);
+  memcpy(l->data + l->length + sizeof head, l->path, path);
+  memcpy(l->data + l->length + sizeof head + path, target, head.target);
+  l->length += room;
+  return 0;
+}
+
+/* Everything below an open folder, which it closes; links are named, not followed. */
+static int walk(struct listing *l, int fd, size_t above, int depth) {
+  DIR *folder = fd < 0 ? NULL : fdopendir(fd);
+  int result = folder ? 0 : -1;
+  errno = depth > MAX_DEPTH ? ENAMETOOLONG : errno;
+  if (depth > MAX_DEPTH) result = -1;
+  while (!result) {
+    errno = 0;
+    struct dirent *entry = readdir(folder);
+    if (!entry) {
+      result = errno ? -1 : 0;
+      break;
+    }
+    const char *name = entry->d_name;
+    if (!strcmp(name, ".") || !strcmp(name, "..")) continue;
+    struct stat st;
+    char target[TARGET_BYTES + 1] = "";
+    size_t path = above + strlen(name);
+    errno = ENAMETOOLONG;
+    if (path + 1 >= sizeof l->path) result = -1;
+    if (result || fstatat(dirfd(folder), name, &st, AT_SYMLINK_NOFOLLOW) < 0) { result = -1; break; }
+    memcpy(l->path + above, name, path - above);
+    if (S_ISLNK(st.st_mode) && readlinkat(dirfd(folder), name, target, TARGET_BYTES) < 0) result = -1;
+    if (!result) result = tell_entry(l, path, &st, target);
+    if (result || !S_ISDIR(st.st_mode)) continue;
+    l->path[path] = '/';
+    int flags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
+    result = walk(l, openat(dirfd(folder), name, flags), path + 1, depth + 1);
+  }
+  int why = errno;
+  if (folder) closedir(folder);
+  else if (fd >= 0) close(fd);
+  errno = why;
+  return result;
+}
+
+static void list_folder(uint32_t number, char *body, size_t length) {
+  static struct listing l;
+  if (length <= sizeof l.left || body[length - 1]) return refuse(number, EINVAL);
+  l.number = number;
+  l.length = 0;
+  memcpy(&l.left, body, sizeof l.left);
+  act_as(user, group);
+  int fd = open_in(body + sizeof l.left, O_RDONLY | O_DIRECTORY, 0);
+  int why = walk(&l, fd, 0, 0) < 0 ? errno : 0;
+  act_as(0, 0);
+  if (why) return refuse(number, why);
+  if (l.length) tell(PIECE, number, l.data, l.length);
+  tell(DONE, number, NULL, 0);
+}
+
 /* A file being written. */
 struct upload { struct upload *next; uint32_t number; int fd, why; };
 
@@ -715,6 +790,7 @@ static void answer(struct head *head, char *body) {
   if (head->kind == INPUT && c) take_input(c, body, head->length);
   if (head->kind == KILL && c) kill(c->minder, SIGTERM);
   if (head->kind == READ) send_file(number, body, head->length);
+  if (head->kind == LIST) list_folder(number, body, head->length);
   if (head->kind == WRITE) begin_upload(number, body, head->length);
   if (head->kind == DATA) more_upload(number, body, head->length);
 }

@@ -11,10 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 from quintain.errors import SandboxError, SandboxTimeout
-from quintain.protocols import ExecResult
+from quintain.protocols import Entry, ExecResult
 from quintain.sandbox import network
 from quintain.sandbox.command import cut
 from quintain.sandbox.engines import frames
+from quintain.sandbox.listing import MAX_DEPTH
 from quintain.sandbox.network import Gate, Proxy
 from quintain.task import SandboxSpec
 from quintain.trajectory import Event
@@ -99,7 +100,7 @@ class ContainedSandbox:
         on_close: told once, after the end.
     """
 
-    capabilities: frozenset[str] = frozenset()
+    capabilities: frozenset[str] = frozenset({"list"})
 
     def __init__(
         self,
@@ -311,6 +312,22 @@ class ContainedSandbox:
             await self._link.drain()
         self._link.write(frames.frame(frames.DATA, number))
         await self._await_file(number, call, path)
+
+    async def entries(self, path: str, *, max_entries: int = 10_000) -> list[Entry]:
+        """Everything under a folder; see `quintain.protocols.Listing.entries`."""
+        call = _Call(max_entries)
+        body = frames.folder(self._path(path), max_entries)
+        try:
+            await self._await_file(self._ask(frames.LIST, body, call), call, path)
+        except OSError as error:
+            why = {
+                errno.EFBIG: f"more than {max_entries} entries",
+                errno.ENAMETOOLONG: f"deeper than {MAX_DEPTH} folders",
+            }.get(error.errno or 0)
+            if why is None or isinstance(error, SandboxError):
+                raise
+            raise OSError(error.errno, why, path) from None
+        return frames.entries(bytes(call.content))
 
     async def _await_file(self, number: int, call: _Call, path: str) -> None:
         try:

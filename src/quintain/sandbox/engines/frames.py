@@ -8,10 +8,14 @@ input goes out in pieces, the next one when the agent says WANT.
 
 from __future__ import annotations
 
+import stat
 import struct
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal
 
-SETUP, EXEC, INPUT, KILL, READ, WRITE, DATA = range(1, 8)
+from quintain.protocols import Entry
+
+SETUP, EXEC, INPUT, KILL, READ, WRITE, DATA, LIST = range(1, 9)
 """To the agent."""
 UP, BROKEN, OUT, EXIT, REFUSED, PIECE, DONE, WANT = range(16, 24)
 """From the agent."""
@@ -29,7 +33,13 @@ REFUSAL = struct.Struct("<IQ")
 _SETUP = struct.Struct("<IIIII")
 _LIMIT = struct.Struct("<IIQQ")
 _EXEC = struct.Struct("<IIII")
+_KINDS: dict[int, Literal["file", "folder", "link", "other"]] = {
+    stat.S_IFREG: "file",
+    stat.S_IFDIR: "folder",
+    stat.S_IFLNK: "link",
+}
 _MOST = struct.Struct("<Q")
+_ENTRY = struct.Struct("<IIQII")
 _MODE = struct.Struct("<I")
 
 MAX_BODY = 8 << 20
@@ -117,6 +127,25 @@ def command(
 def read(path: str, most: int) -> bytes:
     """A request for a file of at most so many bytes."""
     return _MOST.pack(most) + _string(path)
+
+
+def folder(path: str, most: int) -> bytes:
+    """A request for what lies under a folder, at most so many entries."""
+    return _MODE.pack(most) + _string(path)
+
+
+def entries(data: bytes) -> list[Entry]:
+    """What a folder's answer says, sorted by path."""
+    found, at = [], 0
+    while at < len(data):
+        kind, mode, size, path, target = _ENTRY.unpack_from(data, at)
+        at += _ENTRY.size
+        words = (data[at : at + path], data[at + path : at + path + target])
+        at += path + target
+        name, leads = (word.decode("utf-8", "backslashreplace") for word in words)
+        known = _KINDS.get(kind, "other")
+        found.append(Entry(name, known, mode, size if known in ("file", "link") else 0, leads))
+    return sorted(found, key=lambda entry: entry.path)
 
 
 def write(path: str, mode: int) -> bytes:
