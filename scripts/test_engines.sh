@@ -70,7 +70,9 @@ stop() {
     for _ in $(seq 100); do kill -0 "$pid" 2>/dev/null || break; sleep 0.1; done
     kill -9 "$pid" 2>/dev/null || true
   done
+  for _ in $(seq 50); do pgrep -f "$folder" >/dev/null || break; sleep 0.1; done
   awk '{print $2}' /proc/self/mounts | grep -F "$folder" | sort -r | xargs -r -n1 umount -l || true
+  "$PYTHON" -c 'from quintain.sandbox.engines import oci; oci.sweep()' || true
   new_groups | sort -r | xargs -r -n1 rmdir 2>/dev/null || true
   rm -rf "$folder"
   left

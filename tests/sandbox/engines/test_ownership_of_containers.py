@@ -29,7 +29,7 @@ async def main():
         while not (await box.exec(["test", "-e", "up"])).ok:
             await asyncio.sleep(0.05)
     print("up", flush=True)
-    await asyncio.sleep(1000)
+    await asyncio.sleep(100)
 
 asyncio.run(main())
 """
