@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from quintain.verifiers.sql import Sql
     from quintain.verifiers.state import Files, World
     from quintain.verifiers.tests import Tests
+    from quintain.verifiers.types import Types
     from quintain.verifiers.unseen import UnseenData
 
 __version__ = "0.1.0"
@@ -84,10 +85,11 @@ _WHERE = {
     "ToolSpec": "quintain.messages:ToolSpec",
     "TrainRun": "quintain.loop:TrainRun",
     "Trajectory": "quintain.trajectory:Trajectory",
+    "Types": "quintain.verifiers.types:Types",
     "UnseenData": "quintain.verifiers.unseen:UnseenData",
     "Verdict": "quintain.verdict:Verdict",
-    "aaudit": "quintain.audits:aaudit",
     "World": "quintain.verifiers.state:World",
+    "aaudit": "quintain.audits:aaudit",
     "aevaluate": "quintain.evals:aevaluate",
     "all_of": "quintain.verifiers.combine:all_of",
     "any_of": "quintain.verifiers.combine:any_of",
@@ -139,6 +141,7 @@ __all__ = [
     "ToolSpec",
     "TrainRun",
     "Trajectory",
+    "Types",
     "UnseenData",
     "Verdict",
     "World",
