@@ -66,7 +66,7 @@ class NetworkPolicy(Record):
     """Of entries that name no port."""
     max_bytes: int | None = Field(default=1_000_000_000, gt=0)
     """In both directions together, over the sandbox's life."""
-    bytes_per_s: int | None = Field(default=None, gt=0)
+    bytes_per_s: int | None = Field(default=None, ge=1024)
     """In both directions together; what is faster waits."""
     requests_per_s: float = Field(default=50.0, gt=0)
     """Connections and requests, refused ones too; what is faster waits, a few seconds at most."""

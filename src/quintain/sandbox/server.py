@@ -163,6 +163,7 @@ class SpawnServer:
 
     def hang_up(self) -> None:
         """Closes the connection without waiting: the server ends by itself."""
+        self.proxy.hang_up()
         self._channel.close()
 
     async def close(self) -> None:

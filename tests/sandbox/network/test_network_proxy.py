@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 
 import h11
 import pytest
 
 from loopback import Names, Site, say
+from quintain.sandbox.network import Proxy
+from quintain.task import NetworkPolicy
 
 
 def get(host, *, header=None, path="/", rest=""):
@@ -211,3 +214,21 @@ async def test_a_head_is_answered_without_a_body(way_out):
         answer = await say(port, two, wait=False)
     assert answer.count(b"HTTP/1.1 200") == 2
     assert answer.count(b"Content-Length: 500") == 2
+
+
+def test_a_proxy_whose_loop_is_gone_lets_go():
+    """As when a program runs one `asyncio.run` after another over the same backend."""
+    proxy = Proxy(proxies={})
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    async def serve():
+        await proxy.serve(listener, NetworkPolicy(hosts=["site.test"]))
+        port = listener.getsockname()[1]
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        await asyncio.sleep(0.05)
+        writer.close()
+
+    asyncio.run(serve())
+    proxy.hang_up()
+    assert listener.fileno() == -1
+    asyncio.run(proxy.close())

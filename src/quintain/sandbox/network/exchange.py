@@ -9,20 +9,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import h11
 
 from quintain.sandbox.network.dial import READ_BYTES, Line, Refusal
-from quintain.sandbox.network.gate import Gate
 from quintain.sandbox.network.names import BadName, bracketed, split_port
 from quintain.sandbox.network.record import Request
 from quintain.sandbox.network.tunnel import Tunnel, part
 
+if TYPE_CHECKING:
+    from quintain.sandbox.network.gate import Gate
+
 MOST_HEADER_BYTES = 32_768
 HEAD_S = 15.0
 """From the first byte of a request to the end of its headers."""
-IDLE_S = 120.0
-"""Without a byte in either direction, or between two requests."""
+IDLE_S = 300.0
+"""Without a byte of an answer (a model may think for long), or between two requests."""
 PART_S = 2.0
 """For the other side to take the rest and hang up."""
 HOP_BY_HOP = {
@@ -115,8 +118,8 @@ class Exchange:
 
     async def _serve(self, request: Request, event: h11.Request) -> bool:
         request.method = event.method.decode("ascii")[:20]
+        request.host = event.target.decode("ascii")[:253]  # until it is understood
         if event.method == b"CONNECT":
-            request.host = event.target.decode("ascii")[:253]
             request.host, request.port = _authority(event.target, None)
             if any(name in (b"content-length", b"transfer-encoding") for name, _ in event.headers):
                 raise Refusal(400, "a tunnel is asked for without a body")
@@ -133,7 +136,9 @@ class Exchange:
     async def _tunnel(self, request: Request) -> None:
         line = await self.gate.admit(request, tunnel=True)
         try:
-            self.writer.write(self.talk.send(h11.Response(status_code=200, headers=[])))
+            self.writer.write(
+                self.talk.send(h11.Response(status_code=200, headers=[], reason="OK"))
+            )
             early = self.talk.trailing_data[0]
             await Tunnel(self.gate, request, self.reader, self.writer, line).run(early)
         finally:
@@ -151,11 +156,11 @@ class Exchange:
         if line.proxied is not None:
             target = b"http://" + host + path
             headers += [(name.encode(), value.encode()) for name, value in line.proxied]
-        await self._up(
-            request,
-            line,
-            ours.send(h11.Request(method=event.method, target=target, headers=headers)),
-        )
+        head = h11.Request(method=event.method, target=target, headers=headers)
+        try:
+            await self._up(request, line, ours.send(head))
+        except ConnectionError as error:
+            raise Refusal(502, "the host hung up", "failed") from error
         body = asyncio.ensure_future(self._send_body(request, ours, line))
         try:
             await self._answer(request, ours, line)
@@ -222,7 +227,7 @@ class Exchange:
                     return
                 elif not isinstance(event, h11.InformationalResponse):
                     raise Refusal(502, "the host did not answer", "failed")
-        except h11.RemoteProtocolError as error:
+        except h11.ProtocolError as error:
             raise Refusal(
                 502, f"the host's answer is malformed: {error}"[:200], "failed"
             ) from error

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import logging
 import socket
 from collections.abc import Callable
 
 from quintain.sandbox.network.dial import READ_BYTES, Dialer, Line, Refusal
+from quintain.sandbox.network.exchange import Exchange
 from quintain.sandbox.network.limits import Meter
 from quintain.sandbox.network.names import Rules
 from quintain.sandbox.network.record import NetworkLog, Request
@@ -50,6 +50,8 @@ class Gate:
         self._listening = False
         self._clients: set[asyncio.Task[None]] = set()
         self._closed = False
+        self.on_closed: Callable[[Gate], None] | None = None
+        """Called when it is closed."""
 
     # --- admission ------------------------------------------------------------------------------
 
@@ -97,11 +99,13 @@ class Gate:
             except (BlockingIOError, ConnectionAbortedError, InterruptedError):
                 return
             except OSError as error:
-                if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
-                    raise
                 log.warning("no connection of a sandbox can be accepted: %s", error)
                 self._pause()
-                self._loop.call_later(PAUSE_S, self._resume)
+                if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                    self._loop.call_later(PAUSE_S, self._resume)
+                else:
+                    self._listener.close()
+                    self._listener = None
                 return
             self.connected(client)
 
@@ -119,8 +123,6 @@ class Gate:
             self._resume()
 
     async def _serve(self, client: socket.socket) -> None:
-        from quintain.sandbox.network.exchange import Exchange
-
         reader, writer = await asyncio.open_connection(sock=client, limit=READ_BYTES)
         try:
             await Exchange(self, reader, writer).run()
@@ -132,15 +134,21 @@ class Gate:
         """Open now."""
         return len(self._clients)
 
-    async def close(self) -> None:
-        """Ends every connection and stops listening; may be called twice."""
+    def hang_up(self) -> None:
+        """Stops listening and ends every connection, without waiting."""
+        if not self._closed and self.on_closed is not None:
+            self.on_closed(self)
         self._closed = True
         self._pause()
         if self._listener is not None:
             self._listener.close()
             self._listener = None
-        clients = list(self._clients)
-        for task in clients:
-            task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.gather(*clients, return_exceptions=True)
+        if not self._loop.is_closed():
+            for task in self._clients:
+                task.cancel()
+
+    async def close(self) -> None:
+        """Stops listening and ends every connection; may be called twice."""
+        self.hang_up()
+        if self._loop is asyncio.get_running_loop():
+            await asyncio.gather(*self._clients, return_exceptions=True)

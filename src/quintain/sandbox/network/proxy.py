@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Mapping
-from weakref import WeakSet
 
 from quintain.sandbox.network.dial import Dialer
 from quintain.sandbox.network.gate import Gate
@@ -30,7 +29,7 @@ class Proxy:
         chosen = resolve if resolve is not None else self._resolver
         assert chosen is not None
         self._dialer = Dialer(chosen, proxies)
-        self._gates: WeakSet[Gate] = WeakSet()
+        self._gates: set[Gate] = set()
 
     async def serve(
         self,
@@ -61,13 +60,21 @@ class Proxy:
                 listener.close()
             raise
         self._gates.add(gate)
+        gate.on_closed = self._gates.discard
         if listener is not None:
             gate.listen(listener)
         return gate
 
-    async def close(self) -> None:
-        """Closes every gate."""
+    def hang_up(self) -> None:
+        """Closes every gate, without waiting: its loop may be gone."""
         for gate in list(self._gates):
-            await gate.close()
+            gate.hang_up()
         if self._resolver is not None:
             self._resolver.close()
+
+    async def close(self) -> None:
+        """Closes every gate."""
+        gates = list(self._gates)
+        self.hang_up()
+        for gate in gates:
+            await gate.close()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
 from quintain.sandbox.network.dial import READ_BYTES, Line, Refusal
-from quintain.sandbox.network.gate import Gate
 from quintain.sandbox.network.hello import (
     DENIED,
     HANDSHAKE,
@@ -16,6 +16,9 @@ from quintain.sandbox.network.hello import (
 )
 from quintain.sandbox.network.names import BadName, canonical, is_address
 from quintain.sandbox.network.record import Request
+
+if TYPE_CHECKING:
+    from quintain.sandbox.network.gate import Gate
 
 HELLO_S = 15.0
 IDLE_S = 300.0
