@@ -230,9 +230,13 @@ class _Build:
         """All steps, unless the layer grows too large."""
         working = asyncio.ensure_future(self._steps())
         try:
+            took_s = 0.0
             while not working.done():
-                await asyncio.wait([working], timeout=WATCH_S)
+                # A large layer takes long to measure: never more than a tenth of the time.
+                await asyncio.wait([working], timeout=max(WATCH_S, 10 * took_s))
+                began = time.monotonic()
                 used = await asyncio.to_thread(tree_bytes, Path(self.shop.folder, "upper"))
+                took_s = time.monotonic() - began
                 if used > limits.disk_mb << 20:
                     raise BuildError(
                         f"image {self.recipe.key}: the layer grew to {used >> 20} MB; a build's "

@@ -23,6 +23,7 @@ from quintain.record import digest
 from quintain.sandbox.images.store import Store
 
 TAIL = 3000
+LOCK_S = 0.2
 DIES_WITH_ITS_PARENT = (
     "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execvp(sys.argv[1], sys.argv[1:])"
 )
@@ -201,7 +202,7 @@ async def debs(names: Sequence[str], root: str, folder: Path, store: Store) -> N
     env = {"APT_CONFIG": str(config), "LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive"}
     lock = os.open(state / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        await asyncio.to_thread(fcntl.flock, lock, fcntl.LOCK_EX)
+        await _locked(lock)
         await call(["apt-get", "-q", "update"], "apt-get update", env)
         argv = ["apt-get", "-qy", "install", "--download-only", "--", *names]
         await call(argv, f"apt-get install {' '.join(names)}", env)
@@ -211,6 +212,17 @@ async def debs(names: Sequence[str], root: str, folder: Path, store: Store) -> N
     (target / "lock").unlink(missing_ok=True)
     for path in target.iterdir():
         path.chmod(0o644)
+
+
+async def _locked(lock: int) -> None:
+    """Waits for a lock, until the build's own deadline."""
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            await asyncio.sleep(LOCK_S)
+        else:
+            return
 
 
 def _sources(etc: str) -> list[str]:
