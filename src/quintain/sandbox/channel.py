@@ -34,7 +34,10 @@ class Channel:
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[tuple[int, int, bytes, tuple[int, ...]]] = deque()
         self.open = True
-        self._loop.add_reader(sock, self.poll)
+        # By number: the loop describes a socket in words when it does not find it.
+        self._fd = sock.fileno()
+        self._writing = False
+        self._loop.add_reader(self._fd, self.poll)
 
     def send(self, kind: int, number: int, body: bytes = b"", fds: tuple[int, ...] = ()) -> None:
         """Sends a frame, now or when there is room; the caller keeps its descriptors.
@@ -49,7 +52,8 @@ class Channel:
                 wire.send(self._sock, kind, number, body, fds)
                 return
             except BlockingIOError:
-                self._loop.add_writer(self._sock, self._flush)
+                self._loop.add_writer(self._fd, self._flush)
+                self._writing = True
         self._waiting.append((kind, number, body, tuple(os.dup(fd) for fd in fds)))
 
     def _flush(self) -> None:
@@ -65,7 +69,8 @@ class Channel:
             self._waiting.popleft()
             for fd in fds:
                 os.close(fd)
-        self._loop.remove_writer(self._sock)
+        self._loop.remove_writer(self._fd)
+        self._writing = False
 
     def poll(self) -> None:
         """Takes every frame that has arrived."""
@@ -93,8 +98,9 @@ class Channel:
         self.open = False
         if not self._loop.is_closed():
             with contextlib.suppress(ValueError):
-                self._loop.remove_reader(self._sock)
-                self._loop.remove_writer(self._sock)
+                self._loop.remove_reader(self._fd)
+                if self._writing:
+                    self._loop.remove_writer(self._fd)
         self._sock.close()
         while self._waiting:
             for fd in self._waiting.popleft()[3]:
