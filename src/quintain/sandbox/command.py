@@ -26,7 +26,8 @@ def cut(total: int, limit: int) -> tuple[int, bytes, int]:
     # The mark names what is cut, which its own length changes: two rounds settle it.
     for _ in range(2):
         mark = MARK % (total - head - max(0, room - len(mark)))
-    return (head, mark, room - len(mark)) if len(mark) < room else (limit, b"", 0)
+    # A limit of a few bytes has no room for a mark.
+    return (head, mark, room - len(mark)) if len(mark) < room else (head, b"", room)
 
 
 class Capture:
@@ -58,8 +59,6 @@ class Capture:
         if not self.truncated:
             return bytes(self._head + self._tail)
         head, mark, tail = cut(self._total, self._limit)
-        if not mark:
-            return bytes(self._head + self._tail)[:head]
         return bytes(self._head[:head] + mark + self._tail[len(self._tail) - tail :])
 
     def _take(self) -> int:

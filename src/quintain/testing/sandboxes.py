@@ -3,10 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
 from collections.abc import Awaitable
+from pathlib import Path
+from typing import cast
 
 from quintain.errors import SandboxError
-from quintain.protocols import Sandbox, SandboxBackend
+from quintain.protocols import (
+    Forks,
+    Listing,
+    PythonConsole,
+    Pythons,
+    Sandbox,
+    SandboxBackend,
+    Session,
+    Sessions,
+    Snapshots,
+    Transfers,
+)
 from quintain.task import SandboxSpec
 
 
@@ -16,7 +30,8 @@ async def check_sandbox(backend: SandboxBackend, spec: SandboxSpec | None = None
     Commands report exit code, stdout, stderr and the limit that ended them, leave nothing running,
     and run side by side; files go in and out byte for byte, links lead nowhere outside and nothing
     but a regular file is read; one sandbox does not see another; closing twice is allowed and ends
-    everything.
+    everything. Of the capabilities that it names, those with methods of the owner's do what
+    `quintain.protocols` says (`check_capabilities`).
 
     Args:
         backend: to be checked.
@@ -31,6 +46,7 @@ async def check_sandbox(backend: SandboxBackend, spec: SandboxSpec | None = None
         await _check_commands(first)
         await _check_limits(first)
         await _check_files(first)
+        await check_capabilities(first)
         await first.write("mine", b"1")
         seen = await second.exec(["sh", "-c", "ls -A"])
         assert seen.ok, f"ls failed: {seen}"
@@ -102,6 +118,97 @@ async def _check_files(sandbox: Sandbox) -> None:
     if inside.ok:
         assert await sandbox.read("up") == inside.stdout, "a link led out of the sandbox"
     await _expect(OSError, sandbox.read("loop"))
+
+
+async def check_capabilities(sandbox: Sandbox) -> None:
+    """Checks the optional methods that a sandbox says it has.
+
+    State stays in sessions and a timeout spares it; a folder is listed and copied; a snapshot holds
+    files and no process, opens the same again, and forks share nothing.
+
+    Args:
+        sandbox: open; files named `state-*` are made in its workdir.
+    """
+    if "session" in sandbox.capabilities:
+        await _check_session(await cast(Sessions, sandbox).session())
+    if "python" in sandbox.capabilities:
+        await _check_python(await cast(Pythons, sandbox).python())
+    await sandbox.write("state-folder/a/file", b"\x00\xff")
+    if "list" in sandbox.capabilities:
+        found = await cast(Listing, sandbox).entries("state-folder")
+        paths = [(entry.path, entry.kind) for entry in found]
+        assert paths == [("a", "folder"), ("a/file", "file")], f"listed were {paths}"
+    if "transfer" in sandbox.capabilities:
+        await _check_transfer(sandbox)
+    if "snapshot" in sandbox.capabilities:
+        await _check_snapshot(sandbox)
+    if "fork" in sandbox.capabilities:
+        await _check_fork(sandbox)
+
+
+async def _check_session(shell: Session) -> None:
+    await shell.run("cd /tmp; A=1")
+    run = await shell.run("sleep 600", timeout_s=0.5)
+    assert run.killed == "timeout", f"a command over its time is killed: {run}"
+    run = await shell.run("pwd; echo $A; echo no >&2; cat; (exit 3)", stdin=b"\x00\xff")
+    assert run.stdout == b"/tmp\n1\n\x00\xff", f"folder and variables stay: {run}"
+    assert (run.stderr, run.exit_code, shell.restarts) == (b"no\n", 3, 0), f"got {run}"
+    await shell.close()
+    await shell.close()
+
+
+async def _check_python(python: PythonConsole) -> None:
+    run = await python.run("x = 41\nprint('out')\nx + 1")
+    assert (run.value, run.text, run.ok) == ("42", "out\n", True), f"got {run}"
+    run = await python.run("while True: pass", timeout_s=2)
+    assert (run.killed, run.restarted) == ("timeout", False), f"an interrupt keeps the state: {run}"
+    run = await python.run("x, 1 / 0")
+    assert "ZeroDivisionError" in run.error, f"the traceback is a result: {run}"
+    assert (await python.run("x")).value == "41", "names stay"
+    await python.close()
+    await python.close()
+
+
+async def _check_transfer(sandbox: Sandbox) -> None:
+    transfers = cast(Transfers, sandbox)
+    with tempfile.TemporaryDirectory() as folder:
+        await sandbox.exec(["ln", "-s", "/etc/hostname", "state-folder/link"])
+        done = await transfers.download("state-folder", Path(folder, "down"))
+        assert (done.files, done.skipped) == (1, ("link",)), f"links stay behind: {done}"
+        data = await asyncio.to_thread(Path(folder, "down", "a", "file").read_bytes)
+        assert data == b"\x00\xff", "a file came back changed"
+        done = await transfers.upload(Path(folder, "down"), "state-up")
+        assert await sandbox.read("state-up/a/file") == data, "a file went in changed"
+
+
+async def _check_snapshot(sandbox: Sandbox) -> None:
+    snapshots = cast(Snapshots, sandbox)
+    await sandbox.write("state-kept", "1")
+    taken = await snapshots.snapshot()
+    await sandbox.write("state-kept", "2")
+    await sandbox.write("state-new", "")
+    other = await snapshots.snapshot()
+    assert taken.digest != other.digest, "another content has another digest"
+    await snapshots.restore(taken)
+    assert await sandbox.read("state-kept") == b"1", "a restore goes back"
+    await _expect(FileNotFoundError, sandbox.read("state-new"))
+    again = await snapshots.snapshot()
+    assert again.digest == taken.digest, "equal content has an equal digest"
+    for one in (taken, other, again):
+        one.close()
+
+
+async def _check_fork(sandbox: Sandbox) -> None:
+    await sandbox.write("state-both", "1")
+    fork = await cast(Forks, sandbox).fork()
+    try:
+        assert fork.spec == sandbox.spec, "a fork has the spec"
+        await fork.write("state-fork", "")
+        await sandbox.write("state-both", "2")
+        assert await fork.read("state-both") == b"1", "a fork holds what was there, and that alone"
+        await _expect(FileNotFoundError, sandbox.read("state-fork"))
+    finally:
+        await fork.close()
 
 
 async def _expect(kind: type[Exception], call: Awaitable[object]) -> None:
