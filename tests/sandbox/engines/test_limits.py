@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from quintain.errors import IsolationError
+from quintain.registry import sandboxes
 from quintain.task import SandboxSpec
 
 BOMB = "kept = [b'x' * (1 << 20) for _ in range(400)]"
@@ -113,6 +116,24 @@ async def test_time(backend):
     script = "cat /proc/[0-9]*/comm 2>/dev/null | grep -c sleep"
     assert (await box.exec(["sh", "-c", script])).text.strip() == "0"
     await box.close()
+
+
+@pytest.mark.runc
+async def test_a_stopped_minder_changes_nothing():
+    """What runs as root may signal its minder: the limit of time holds, and others go on."""
+    backend = sandboxes.get("runc")()
+    box = await backend.open(SandboxSpec(user="root"))
+    beside = asyncio.create_task(box.exec(["sh", "-c", "sleep 12; echo done"]))
+    script = "(trap '' TERM; sleep 400) & kill -STOP $PPID; sleep 500"
+    run = await box.exec(["sh", "-c", script], timeout_s=1)
+    assert run.killed == "timeout", run
+    script = "cat /proc/[0-9]*/comm 2>/dev/null | grep -c sleep"
+    assert (await box.exec(["sh", "-c", script])).text.strip() == "1"
+    assert (await beside).text == "done\n"
+    run = await box.exec(["sh", "-c", "kill -9 $PPID; sleep 500"])
+    assert run.exit_code == -9, run
+    await box.close()
+    await backend.close()
 
 
 async def test_stronger_isolation_is_refused_by_name(backend):

@@ -350,7 +350,7 @@ struct command {
   struct command *next;
   uint32_t number;
   pid_t minder;
-  int in, report;
+  int in, report, overdue;
   struct stream out[2];
   char *input;
   size_t input_at, input_length;
@@ -525,12 +525,33 @@ static void kill_rest(void) {
   }
 }
 
+static int is_minder(pid_t pid) {
+  for (struct command *c = commands; c; c = c->next)
+    if (c->minder == pid) return 1;
+  return 0;
+}
+
+/* What a minder that was killed leaves comes to this process: it goes too, however it forks. */
+static void kill_orphans(void) {
+  for (int turn = 0; turn < ROUNDS; turn++) {
+    size_t count = list_processes(), killed = 0;
+    for (size_t i = 0; i < count; i++)
+      if (processes[i].parent == 1 && !is_minder(processes[i].pid))
+        killed += kill(processes[i].pid, SIGKILL) == 0;
+    if (!killed) return;
+    nap_ms(1);
+  }
+}
+
 static void finish(struct command **link) {
   struct command *c = *link;
   struct record record = {.status = SIGKILL};
   *link = c->next;
+  if (read(c->report, &record, sizeof record) != sizeof record) {
+    record = (struct record){.status = SIGKILL, .flags = c->overdue ? TIMED_OUT : 0};
+    kill_orphans();
+  }
   if (!commands) kill_rest();
-  if (read(c->report, &record, sizeof record) != sizeof record) record.status = SIGKILL;
   for (int i = 0; i < 2; i++) {
     for (int pieces = 0; pieces < 64 && drain(c, i) > 0; pieces++) continue;
     tell_tail(c, i);
@@ -788,7 +809,10 @@ static void answer(struct head *head, char *body) {
   }
   if (head->kind == EXEC) start_command(number, body, head->length);
   if (head->kind == INPUT && c) take_input(c, body, head->length);
-  if (head->kind == KILL && c) kill(c->minder, SIGTERM);
+  if (head->kind == KILL && c) {
+    c->overdue = head->length > 0;
+    kill(c->minder, c->overdue ? SIGKILL : SIGTERM);
+  }
   if (head->kind == READ) send_file(number, body, head->length);
   if (head->kind == LIST) list_folder(number, body, head->length);
   if (head->kind == WRITE) begin_upload(number, body, head->length);

@@ -20,7 +20,7 @@ from quintain.sandbox.network import Gate, Proxy
 from quintain.task import SandboxSpec
 from quintain.trajectory import Event
 
-GRACE_S = 10.0
+GRACE_S = 5.0
 """How much longer than a command's limit the agent may take to report."""
 FILE_S = 60.0
 
@@ -274,13 +274,15 @@ class ContainedSandbox:
     async def _await_record(self, number: int, call: _Call, limit_s: float) -> bytes:
         try:
             async with asyncio.timeout(limit_s + GRACE_S):
-                return await call.ended
+                # Shielded: a wait that ends must leave the answer to the next.
+                return await asyncio.shield(call.ended)
         except asyncio.CancelledError:
             self._link.write(frames.frame(frames.KILL, number))
             raise
         except TimeoutError as error:
-            await self._lose("a command could not be killed")
-            raise SandboxTimeout("the sandbox is broken: its agent does not answer") from error
+            if isinstance(error, SandboxError):
+                raise
+            return await self._give_up(number, call)
         except SandboxError:
             if self._out_of_memory:
                 return frames.RECORD.pack(9, 0, 0, 0, 0, 0, 1, 0, *_sizes(call))
@@ -288,6 +290,16 @@ class ContainedSandbox:
         except OSError as error:
             code = error.errno or errno.EIO
             return frames.RECORD.pack(0, code, frames.AT_FORK, 0, 0, 0, 0, 0, 0, 0)
+
+    async def _give_up(self, number: int, call: _Call) -> bytes:
+        """Ends a command whose minder is silent (what runs as root may have stopped it)."""
+        self._link.write(frames.frame(frames.KILL, number, frames.OVERDUE))
+        try:
+            async with asyncio.timeout(GRACE_S):
+                return await call.ended
+        except TimeoutError as error:
+            await self._lose("a command could not be killed")
+            raise SandboxTimeout("the sandbox is broken: its agent does not answer") from error
 
     # --- files ----------------------------------------------------------------------------------
 

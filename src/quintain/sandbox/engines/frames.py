@@ -15,6 +15,8 @@ from typing import Literal
 
 from quintain.protocols import Entry
 
+OVERDUE = b"!"
+"""Body of a KILL: the minder itself does not answer any more."""
 SETUP, EXEC, INPUT, KILL, READ, WRITE, DATA, LIST = range(1, 9)
 """To the agent."""
 UP, BROKEN, OUT, EXIT, REFUSED, PIECE, DONE, WANT = range(16, 24)
