@@ -11,13 +11,18 @@ from collections.abc import Sequence
 
 from quintain.dialects.wire import (
     Request,
+    a_list,
     arguments_object,
     call_of,
     clean,
     count,
     decode_base64,
+    decode_content,
+    decode_sampling,
+    decode_tool,
     field,
-    unique_ids,
+    shown,
+    with_unique_ids,
 )
 from quintain.messages import (
     FilePart,
@@ -149,30 +154,14 @@ def _decode_block(block: Json, where: str) -> Part:
     if kind == "tool_use":
         return call_of(str(block.get("id") or ""), block.get("name"), block.get("input"))
     if kind == "tool_result":
-        content = _decode_content(block.get("content"), f"{where}.content")
+        content = decode_content(block.get("content"), f"{where}.content", _decode_block)
         return ToolResult(
             call_id=field(block, "tool_use_id", str, where),
             name="",
-            content=tuple(p for p in content if isinstance(p, TextPart | ImagePart | FilePart)),
+            content=shown(content),
             is_error=bool(block.get("is_error")),
         )
     raise ValueError(f"{where}.type: {kind!r} is not supported")
-
-
-def _decode_content(content: Json, where: str) -> list[Part]:
-    if content is None or content == "":
-        return []
-    if isinstance(content, str):
-        return [TextPart(text=clean(content))]
-    if isinstance(content, list):
-        return [_decode_block(block, f"{where}[{i}]") for i, block in enumerate(content)]
-    raise ValueError(f"{where}: expected a string or a list, got {type(content).__name__}")
-
-
-def _unique(parts: list[Part]) -> tuple[Part, ...]:
-    """The parts, with call ids that differ."""
-    calls = iter(unique_ids([part for part in parts if isinstance(part, ToolCall)]))
-    return tuple(next(calls) if isinstance(part, ToolCall) else part for part in parts)
 
 
 def decode_messages(system: Json, messages: Json) -> tuple[Message, ...]:
@@ -181,19 +170,17 @@ def decode_messages(system: Json, messages: Json) -> tuple[Message, ...]:
     Raises:
         ValueError: not what the format says; the message names the place.
     """
-    if not isinstance(messages, list):
-        raise ValueError(f"messages: expected a list, got {type(messages).__name__}")
     out: list[Message] = []
-    head = _decode_content(system, "system")
+    head = decode_content(system, "system", _decode_block)
     if head:
         out.append(Message(role="system", content=tuple(head)))
     names: dict[str, str] = {}
-    for index, item in enumerate(messages):
+    for index, item in enumerate(a_list(messages, "messages")):
         where = f"messages[{index}]"
         role = field(item, "role", str, where)
-        parts = _decode_content(item.get("content"), f"{where}.content")
+        parts = decode_content(item.get("content"), f"{where}.content", _decode_block)
         if role == "assistant":
-            message = Message(role="assistant", content=_unique(parts))
+            message = Message(role="assistant", content=with_unique_ids(parts))
             names.update({call.id: call.name for call in message.tool_calls})
             out.append(message)
             continue
@@ -256,16 +243,14 @@ def encode_request(
 
 
 def _decode_tools(tools: Json) -> tuple[ToolSpec, ...]:
-    if not isinstance(tools, list):
-        raise ValueError(f"tools: expected a list, got {type(tools).__name__}")
-    out: list[ToolSpec] = []
-    for index, tool in enumerate(tools):
-        more: dict[str, Json] = {}
-        name = field(tool, "name", str, f"tools[{index}]")
-        if isinstance(tool.get("input_schema"), dict):
-            more["parameters"] = tool["input_schema"]
-        out.append(ToolSpec(name=name, description=str(tool.get("description") or ""), **more))
-    return tuple(out)
+    return tuple(
+        decode_tool(
+            field(tool, "name", str, f"tools[{index}]"),
+            tool.get("description"),
+            tool.get("input_schema"),
+        )
+        for index, tool in enumerate(a_list(tools, "tools"))
+    )
 
 
 _REQUEST_FIELDS = frozenset(
@@ -291,14 +276,12 @@ def decode_request(body: Json) -> Request:
         ValueError: not what the format says; the message names the place.
     """
     model = field(body, "model", str, "body")
-    temperature, top_p = body.get("temperature"), body.get("top_p")
     return Request(
         model=model,
         messages=decode_messages(body.get("system"), body.get("messages")),
         tools=_decode_tools(body.get("tools") or []),
-        sampling=Sampling(
-            temperature=1.0 if temperature is None else temperature,
-            top_p=1.0 if top_p is None else top_p,
+        sampling=decode_sampling(
+            body,
             top_k=body.get("top_k") or 0,
             max_tokens=body.get("max_tokens"),
             stop=tuple(body.get("stop_sequences") or ()),
@@ -339,7 +322,7 @@ def decode_response(body: Json) -> Action:
     """
     blocks = field(body, "content", list, "response")
     parts = [_decode_block(block, f"response.content[{i}]") for i, block in enumerate(blocks)]
-    message = Message(role="assistant", content=_unique(parts))
+    message = Message(role="assistant", content=with_unique_ids(parts))
     finish = FINISH.get(str(body.get("stop_reason")), "stop")
     if finish == "stop" and message.tool_calls:
         finish = "tool_calls"

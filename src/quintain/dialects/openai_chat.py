@@ -14,19 +14,24 @@ from typing import Literal, NamedTuple
 
 from quintain.dialects.wire import (
     Request,
+    Shown,
+    a_list,
     arguments_text,
     call_of,
     clean,
     count,
+    decode_content,
+    decode_sampling,
+    decode_tool,
     field,
     file_of,
     file_url,
     image_of,
     image_url,
+    shown,
     unique_ids,
 )
 from quintain.messages import (
-    FilePart,
     ImagePart,
     Message,
     Part,
@@ -70,7 +75,7 @@ class SampledTokens(NamedTuple):
 # --- messages -----------------------------------------------------------------------------------
 
 
-def _encode_part(part: TextPart | ImagePart | FilePart) -> dict[str, Json]:
+def _encode_part(part: Shown) -> dict[str, Json]:
     if isinstance(part, TextPart):
         return {"type": "text", "text": part.text}
     if isinstance(part, ImagePart):
@@ -78,7 +83,7 @@ def _encode_part(part: TextPart | ImagePart | FilePart) -> dict[str, Json]:
     return {"type": "file", "file": {"filename": part.name, "file_data": file_url(part)}}
 
 
-def _encode_content(parts: Sequence[TextPart | ImagePart | FilePart]) -> Json:
+def _encode_content(parts: Sequence[Shown]) -> Json:
     if not parts:
         return ""
     if len(parts) == 1 and isinstance(parts[0], TextPart):
@@ -86,15 +91,11 @@ def _encode_content(parts: Sequence[TextPart | ImagePart | FilePart]) -> Json:
     return [_encode_part(part) for part in parts]
 
 
-def _shown(message: Message) -> list[TextPart | ImagePart | FilePart]:
-    return [p for p in message.content if isinstance(p, TextPart | ImagePart | FilePart)]
-
-
 def _encode_assistant(
     message: Message, reasoning: ReasoningField, verbatim: bool
 ) -> dict[str, Json]:
     calls = message.tool_calls
-    parts = _shown(message)
+    parts = shown(message.content)
     out: dict[str, Json] = {"role": "assistant"}
     out["content"] = _encode_content(parts) if parts or not calls else None
     if reasoning and message.reasoning:
@@ -145,7 +146,7 @@ def encode_messages(
                 for result in message.tool_results
             )
         else:
-            parts = _shown(message)
+            parts = shown(message.content)
             if len(parts) != len(message.content):
                 raise ValueError(
                     f"messages[{index}]: a {message.role} message holds text, images and files only"
@@ -177,20 +178,8 @@ def _decode_part(part: Json, where: str) -> Part:
     raise ValueError(f"{where}.type: {kind!r} is not supported; text, image_url and file are")
 
 
-def _decode_content(content: Json, where: str) -> list[Part]:
-    if content is None or content == "":
-        return []
-    if isinstance(content, str):
-        return [TextPart(text=clean(content))]
-    if isinstance(content, list):
-        return [_decode_part(part, f"{where}[{i}]") for i, part in enumerate(content)]
-    raise ValueError(f"{where}: expected a string or a list, got {type(content).__name__}")
-
-
 def _decode_calls(message: dict[str, Json], where: str) -> list[ToolCall]:
-    listed = message.get("tool_calls") or []
-    if not isinstance(listed, list):
-        raise ValueError(f"{where}.tool_calls: expected a list, got {type(listed).__name__}")
+    listed = a_list(message.get("tool_calls") or [], f"{where}.tool_calls")
     calls: list[ToolCall] = []
     for index, call in enumerate(listed):
         if not isinstance(call, dict):
@@ -216,7 +205,7 @@ def _decode_assistant(message: dict[str, Json], where: str) -> Message:
     thought = message.get("reasoning_content") or message.get("reasoning")
     if isinstance(thought, str) and thought:
         parts.append(ReasoningPart(text=clean(thought)))
-    parts.extend(_decode_content(message.get("content"), f"{where}.content"))
+    parts.extend(decode_content(message.get("content"), f"{where}.content", _decode_part))
     refusal = message.get("refusal")
     if isinstance(refusal, str) and refusal:
         parts.append(TextPart(text=clean(refusal)))
@@ -230,24 +219,20 @@ def decode_messages(messages: Json) -> tuple[Message, ...]:
     Raises:
         ValueError: not what the format says; the message names the place.
     """
-    if not isinstance(messages, list):
-        raise ValueError(f"messages: expected a list, got {type(messages).__name__}")
     out: list[Message] = []
     names: dict[str, str] = {}
     results: list[ToolResult] = []
-    for index, item in enumerate(messages):
+    for index, item in enumerate(a_list(messages, "messages")):
         where = f"messages[{index}]"
         role = field(item, "role", str, where)
         if role == "tool":
             call_id = field(item, "tool_call_id", str, where)
-            content = _decode_content(item.get("content"), f"{where}.content")
+            content = decode_content(item.get("content"), f"{where}.content", _decode_part)
             results.append(
                 ToolResult(
                     call_id=call_id,
                     name=str(item.get("name") or names.get(call_id, "")),
-                    content=tuple(
-                        p for p in content if isinstance(p, TextPart | ImagePart | FilePart)
-                    ),
+                    content=shown(content),
                 )
             )
             continue
@@ -259,7 +244,7 @@ def decode_messages(messages: Json) -> tuple[Message, ...]:
             names.update({call.id: call.name for call in message.tool_calls})
             out.append(message)
         elif role in ("system", "developer", "user"):
-            parts = _decode_content(item.get("content"), f"{where}.content")
+            parts = decode_content(item.get("content"), f"{where}.content", _decode_part)
             wire_role: Literal["user", "system"] = "user" if role == "user" else "system"
             out.append(Message(role=wire_role, content=tuple(parts)))
         else:
@@ -293,16 +278,11 @@ def decode_tools(tools: Json) -> tuple[ToolSpec, ...]:
     Raises:
         ValueError: not what the format says.
     """
-    if not isinstance(tools, list):
-        raise ValueError(f"tools: expected a list, got {type(tools).__name__}")
     out: list[ToolSpec] = []
-    for index, tool in enumerate(tools):
+    for index, tool in enumerate(a_list(tools, "tools")):
         function = field(tool, "function", dict, f"tools[{index}]")
         name = field(function, "name", str, f"tools[{index}].function")
-        more: dict[str, Json] = {}
-        if isinstance(function.get("parameters"), dict):
-            more["parameters"] = function["parameters"]
-        out.append(ToolSpec(name=name, description=str(function.get("description") or ""), **more))
+        out.append(decode_tool(name, function.get("description"), function.get("parameters")))
     return tuple(out)
 
 
@@ -385,14 +365,12 @@ def decode_request(body: Json) -> Request:
     model = field(body, "model", str, "body")
     stop = body.get("stop") or []
     limit = body.get("max_completion_tokens") or body.get("max_tokens")
-    temperature, top_p = body.get("temperature"), body.get("top_p")
     return Request(
         model=model,
         messages=decode_messages(body.get("messages")),
         tools=decode_tools(body.get("tools") or []),
-        sampling=Sampling(
-            temperature=1.0 if temperature is None else temperature,
-            top_p=1.0 if top_p is None else top_p,
+        sampling=decode_sampling(
+            body,
             top_k=max(0, body.get("top_k") or 0),
             max_tokens=limit,
             stop=(stop,) if isinstance(stop, str) else tuple(stop),

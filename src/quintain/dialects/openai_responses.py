@@ -12,16 +12,22 @@ from typing import Literal
 
 from quintain.dialects.wire import (
     Request,
+    Shown,
+    a_list,
     arguments_text,
     call_of,
     clean,
     count,
+    decode_content,
+    decode_sampling,
+    decode_tool,
     field,
     file_of,
     file_url,
     image_of,
     image_url,
-    unique_ids,
+    shown,
+    with_unique_ids,
 )
 from quintain.messages import (
     FilePart,
@@ -44,7 +50,7 @@ Item = dict[str, Json]
 # --- items --------------------------------------------------------------------------------------
 
 
-def _encode_part(part: TextPart | ImagePart | FilePart) -> Item:
+def _encode_part(part: Shown) -> Item:
     if isinstance(part, TextPart):
         return {"type": "input_text", "text": part.text}
     if isinstance(part, ImagePart):
@@ -135,7 +141,7 @@ def encode_messages(messages: Sequence[Message]) -> list[Item]:
                 raise ValueError(f"messages[{index}]: a tool message holds tool results only")
             items += [_encode_result(result) for result in message.tool_results]
             continue
-        parts = [p for p in message.content if isinstance(p, TextPart | ImagePart | FilePart)]
+        parts = shown(message.content)
         if len(parts) != len(message.content):
             raise ValueError(
                 f"messages[{index}]: a {message.role} message holds text, images and files only"
@@ -151,7 +157,7 @@ def _encode_result(result: ToolResult) -> Item:
     return {"type": "function_call_output", "call_id": result.call_id, "output": output}
 
 
-def _decode_part(part: Json, where: str) -> TextPart | ImagePart | FilePart:
+def _decode_part(part: Json, where: str) -> Shown:
     kind = field(part, "type", str, where)
     if kind in ("input_text", "output_text", "text"):
         return TextPart(text=clean(field(part, "text", str, where)))
@@ -165,14 +171,6 @@ def _decode_part(part: Json, where: str) -> TextPart | ImagePart | FilePart:
             return FilePart(name=name, url=part["file_url"])
         return file_of(name, field(part, "file_data", str, where))
     raise ValueError(f"{where}.type: {kind!r} is not supported")
-
-
-def _decode_content(content: Json, where: str) -> tuple[TextPart | ImagePart | FilePart, ...]:
-    if isinstance(content, str):
-        return (TextPart(text=clean(content)),)
-    if isinstance(content, list):
-        return tuple(_decode_part(part, f"{where}[{i}]") for i, part in enumerate(content))
-    raise ValueError(f"{where}: expected a string or a list, got {type(content).__name__}")
 
 
 def _decode_reasoning(item: Item) -> ReasoningPart:
@@ -190,13 +188,11 @@ def _decode_assistant_item(item: Item, kind: str, where: str) -> list[Part]:
         return [call_of(call_id, item.get("name"), item.get("arguments"))]
     if kind == "custom_tool_call":
         return [call_of(str(item.get("call_id") or ""), item.get("name"), item.get("input"))]
-    return list(_decode_content(item.get("content"), f"{where}.content"))
+    return [*decode_content(item.get("content"), f"{where}.content", _decode_part)]
 
 
 def _assistant(parts: list[Part]) -> Message:
-    calls = iter(unique_ids([part for part in parts if isinstance(part, ToolCall)]))
-    fixed = (next(calls) if isinstance(part, ToolCall) else part for part in parts)
-    return Message(role="assistant", content=tuple(fixed))
+    return Message(role="assistant", content=with_unique_ids(parts))
 
 
 def decode_messages(items: Json) -> tuple[Message, ...]:
@@ -237,15 +233,15 @@ def decode_messages(items: Json) -> tuple[Message, ...]:
             if said:
                 settle()
             call_id = field(item, "call_id", str, where)
-            content = _decode_content(item.get("output"), f"{where}.output")
+            content = decode_content(item.get("output"), f"{where}.output", _decode_part)
             results.append(
-                ToolResult(call_id=call_id, name=names.get(call_id, ""), content=content)
+                ToolResult(call_id=call_id, name=names.get(call_id, ""), content=tuple(content))
             )
         elif kind == "message" and role in ("user", "system", "developer"):
             settle()
             wire_role: Literal["user", "system"] = "user" if role == "user" else "system"
-            content = _decode_content(item.get("content"), f"{where}.content")
-            out.append(Message(role=wire_role, content=content))
+            content = decode_content(item.get("content"), f"{where}.content", _decode_part)
+            out.append(Message(role=wire_role, content=tuple(content)))
         else:
             raise ValueError(f"{where}: {kind} of role {role!r} is not supported")
     settle()
@@ -304,18 +300,13 @@ def encode_request(
 
 
 def _decode_tools(tools: Json) -> tuple[ToolSpec, ...]:
-    if not isinstance(tools, list):
-        raise ValueError(f"tools: expected a list, got {type(tools).__name__}")
     out: list[ToolSpec] = []
-    for index, tool in enumerate(tools):
+    for index, tool in enumerate(a_list(tools, "tools")):
         where = f"tools[{index}]"
         if field(tool, "type", str, where) != "function":
             raise ValueError(f"{where}.type: {tool['type']!r} is not supported; function is")
-        more: dict[str, Json] = {}
-        if isinstance(tool.get("parameters"), dict):
-            more["parameters"] = tool["parameters"]
         name = field(tool, "name", str, where)
-        out.append(ToolSpec(name=name, description=str(tool.get("description") or ""), **more))
+        out.append(decode_tool(name, tool.get("description"), tool.get("parameters")))
     return tuple(out)
 
 
@@ -351,16 +342,11 @@ def decode_request(body: Json) -> Request:
         instructions = field(body, "instructions", str, "body")
         head = Message(role="system", content=(TextPart(text=clean(instructions)),))
         messages = (head, *messages)
-    temperature, top_p = body.get("temperature"), body.get("top_p")
     return Request(
         model=model,
         messages=messages,
         tools=_decode_tools(body.get("tools") or []),
-        sampling=Sampling(
-            temperature=1.0 if temperature is None else temperature,
-            top_p=1.0 if top_p is None else top_p,
-            max_tokens=body.get("max_output_tokens"),
-        ),
+        sampling=decode_sampling(body, max_tokens=body.get("max_output_tokens")),
         stream=bool(body.get("stream")),
         extra={key: value for key, value in body.items() if key not in _REQUEST_FIELDS},
     )

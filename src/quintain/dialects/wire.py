@@ -10,15 +10,29 @@ import base64
 import binascii
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
-from quintain.messages import FilePart, ImagePart, Message, Sampling, ToolCall, ToolSpec
+from quintain.messages import (
+    FilePart,
+    ImagePart,
+    Message,
+    Part,
+    Sampling,
+    TextPart,
+    ToolCall,
+    ToolSpec,
+)
 from quintain.record import Json
 
 MALFORMED = "malformed"
 """The one argument under which a call that could not be read is sent back: servers parse the
 arguments of earlier calls and refuse the whole conversation otherwise."""
+
+Shown = TextPart | ImagePart | FilePart
+"""What may stand in every message, and in a tool's result."""
+P = TypeVar("P")
 
 _DATA_URL = re.compile(r"data:([^;,]*)((?:;[^;,]*)*),(.*)", re.DOTALL)
 _SURROGATES = re.compile("[\ud800-\udfff]")
@@ -177,6 +191,66 @@ def arguments_text(call: ToolCall, *, verbatim: bool) -> str:
     if verbatim and call.error and call.raw:
         return call.raw
     return json.dumps(arguments_object(call), ensure_ascii=False)
+
+
+def shown(parts: Sequence[Part]) -> tuple[Shown, ...]:
+    """Those of the parts that are text, images or files."""
+    return tuple(part for part in parts if isinstance(part, TextPart | ImagePart | FilePart))
+
+
+def decode_content(
+    content: Json, where: str, decode: Callable[[Json, str], P]
+) -> list[P | TextPart]:
+    """Content that may be missing, one text, or a list of parts.
+
+    Args:
+        content: as it came.
+        where: its place, for messages of errors.
+        decode: reads one part, given its place.
+
+    Raises:
+        ValueError: it is neither, or a part is not what the format says.
+    """
+    if content is None or content == "":
+        return []
+    if isinstance(content, str):
+        return [TextPart(text=clean(content))]
+    if isinstance(content, list):
+        return [decode(part, f"{where}[{i}]") for i, part in enumerate(content)]
+    raise ValueError(f"{where}: expected a string or a list, got {type(content).__name__}")
+
+
+def a_list(value: Json, where: str) -> list[Json]:
+    """The value, which must be a list.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if not isinstance(value, list):
+        raise ValueError(f"{where}: expected a list, got {type(value).__name__}")
+    return value
+
+
+def decode_tool(name: Json, description: Json, parameters: Json) -> ToolSpec:
+    """A tool whose description and parameters may be missing."""
+    more = {"parameters": parameters} if isinstance(parameters, dict) else {}
+    return ToolSpec(name=name, description=str(description or ""), **more)
+
+
+def decode_sampling(body: Mapping[str, Json], **more: Json) -> Sampling:
+    """The sampling of a request: temperature and top-p default to 1 where missing or null."""
+    temperature, top_p = body.get("temperature"), body.get("top_p")
+    return Sampling(
+        temperature=1.0 if temperature is None else temperature,
+        top_p=1.0 if top_p is None else top_p,
+        **more,
+    )
+
+
+def with_unique_ids(parts: Sequence[Part]) -> tuple[Part, ...]:
+    """The parts, with the ids of calls made different where they are not."""
+    calls = iter(unique_ids([part for part in parts if isinstance(part, ToolCall)]))
+    return tuple(next(calls) if isinstance(part, ToolCall) else part for part in parts)
 
 
 def unique_ids(calls: list[ToolCall]) -> list[ToolCall]:
