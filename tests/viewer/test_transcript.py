@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 from trajectories import HOSTILE, everything, faulty
 
 from quintain.messages import assistant
-from quintain.trajectory import Action, Observation, Step, StopReason, Trajectory, TrajectoryKey
+from quintain.trajectory import (
+    Action,
+    Event,
+    Observation,
+    Step,
+    StopReason,
+    Trajectory,
+    TrajectoryKey,
+)
 from quintain.viewer.transcript import (
     print_transcript,
     reproduce,
@@ -123,3 +131,17 @@ def test_the_line_that_reproduces():
     command = {"environment": "my.module:env", "options": ["--policy", "chat", "--model", "Q"]}
     line = reproduce(key, {"policy": "Q", "seed": 7, "command": command})
     assert line.startswith("quintain run my.module:env --policy chat --model Q --only ")
+
+
+def test_what_was_asked_of_the_network_is_shown_by_host():
+    def asked(host, decision, reason=""):
+        data = {"host": host, "port": 443, "decision": decision, "reason": reason}
+        return Event(kind="network.request", data={**data, "up": 1000, "down": 5})
+
+    many = [asked(f"h{at}.test", "refused", "not listed") for at in range(20)]
+    events = (asked("a.test", "allowed"), asked("a.test", "allowed"), asked(HOSTILE, "x"), *many)
+    text = transcript(everything().model_copy(update={"events": events}))
+    assert "  a.test:443 allowed × 2, 2,000 bytes out, 10 in\n" in text
+    assert "  h0.test:443 refused: not listed, 1,000 bytes out, 5 in\n" in text
+    assert "  and 10 more" in text
+    assert "\x1b" not in text

@@ -25,6 +25,8 @@ from quintain.verdict import Check, Verdict
 
 MAX_CHARS = 6_000
 """Of one part; the middle of a longer one is left out, and how much."""
+MAX_HOSTS = 12
+"""Of those that a sandbox asked for."""
 
 _CONTROL = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))}
 del _CONTROL[9], _CONTROL[10]
@@ -276,10 +278,29 @@ def pieces(
         counted = Counter(event.kind for event in t.events)
         named = ", ".join(f"{kind} × {n}" if n > 1 else kind for kind, n in counted.items())
         yield Piece("note", f"events: {visible(named)}")
+        for line in _network(t):
+            yield Piece("note", line)
     if t.artifacts:
         yield Piece("note", f"artifacts: {visible(', '.join(t.artifacts))}")
     if reproduce:
         yield Piece("note", f"reproduce: {visible(reproduce)}")
+
+
+def _network(trajectory: Trajectory) -> Iterator[str]:
+    """What the sandbox asked of the network, by host and decision."""
+    asked: dict[tuple[str, str], list[int]] = {}
+    for event in trajectory.events:
+        if event.kind == "network.request" and "decision" in event.data:
+            where = f"{event.data.get('host', '')}:{event.data.get('port', '')}"
+            why = ": ".join(filter(None, map(event.data.get, ("decision", "reason"))))
+            row = asked.setdefault((where, why), [0, 0, 0])
+            for at, amount in enumerate((1, event.data.get("up", 0), event.data.get("down", 0))):
+                row[at] += amount
+    for (where, why), (count, up, down) in list(asked.items())[:MAX_HOSTS]:
+        times = f" × {count}" if count > 1 else ""
+        yield f"  {visible(where)} {visible(why)}{times}, {up:,} bytes out, {down:,} in"
+    if len(asked) > MAX_HOSTS:
+        yield f"  and {len(asked) - MAX_HOSTS} more"
 
 
 def transcript(

@@ -58,6 +58,7 @@ async def prepare(policy: NetworkPolicy, port: int = PORT) -> Inside:
     found = {}
     for name in ("http_proxy", "https_proxy"):
         found[name] = found[name.upper()] = proxy
+    found["NODE_USE_ENV_PROXY"] = "1"
     found["no_proxy"] = found["NO_PROXY"] = "localhost,127.0.0.1,::1"
     if certificates():
         found |= dict.fromkeys(_TRUST, CERTIFICATES)
