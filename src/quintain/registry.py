@@ -196,6 +196,7 @@ sandboxes = Registry(
         "gvisor": "quintain.sandbox.engines.oci:GvisorBackend",
         "microvm": "quintain.sandbox.microvm.backend:MicrovmBackend",
         "weak": "quintain.sandbox.weak:WeakBackend",
+        "firecracker": "quintain.sandbox.microvm.firecracker.backend:FirecrackerBackend",
     },
     one="sandbox",
 )

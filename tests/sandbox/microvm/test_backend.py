@@ -162,3 +162,31 @@ async def test_a_dead_machine_is_the_hosts_fault(backend):
         await box.exec(["true"])
     other = await backend.open(SandboxSpec())
     assert (await other.exec(["echo", "again"], timeout_s=200)).text == "again\n"
+
+
+async def test_a_fork_holds_the_files_and_no_process(sandbox):
+    script = "echo kept > file; setsid sleep 1000 & sleep 100"
+    busy = asyncio.create_task(sandbox.exec(["sh", "-c", script], timeout_s=8))
+    while (await sandbox.exec(["test", "-s", "file"], timeout_s=200)).exit_code:
+        await asyncio.sleep(0.1)
+    other = await sandbox.fork()
+    assert await other.read("file") == b"kept\n"
+    run = await other.exec(["sh", "-c", "cat /proc/[0-9]*/comm"], timeout_s=200)
+    assert "sleep" not in run.text, run
+    await other.write("file", "changed\n")
+    assert await sandbox.read("file") == b"kept\n"
+    argv = ["sh", "-c", "head -c 16 /dev/urandom | od -An -tx1"]
+    first, second = [(await box.exec(argv, timeout_s=200)).text for box in (sandbox, other)]
+    assert first != second
+    assert (await busy).killed == "timeout", "the one that was forked went on"
+    assert (await (await other.fork()).read("file")) == b"changed\n"
+
+
+async def test_long_output_keeps_its_end(sandbox):
+    script = "head -c 5000000 /dev/zero | tr '\\0' a; echo end; echo oops >&2"
+    run = await sandbox.exec(["sh", "-c", script], timeout_s=200)
+    assert len(run.stdout) == sandbox.spec.max_output_bytes
+    assert run.truncated
+    assert run.stdout.startswith(b"aaaa")
+    assert run.stdout.endswith(b"aend\n")
+    assert run.stderr == b"oops\n"

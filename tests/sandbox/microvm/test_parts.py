@@ -12,6 +12,7 @@ from quintain.errors import CapabilityError, ConfigError, IsolationError
 from quintain.sandbox.microvm import archive, frames, kernel, layers, layout, templates
 from quintain.sandbox.microvm.backend import MicrovmBackend
 from quintain.sandbox.microvm.machine import Hardware
+from quintain.sandbox.microvm.output import Output
 from quintain.task import SandboxSpec
 
 
@@ -110,6 +111,27 @@ def test_a_layer_is_made_once_per_content(small_layers):
     ((_, second),) = layers.of(spec)
     assert second != first
     assert sorted(file.suffix for file in first.parent.iterdir()) == [".squashfs"] * 2
+
+
+@pytest.mark.parametrize("limit", [40, 200, 1001])
+@pytest.mark.parametrize("total", [30, 199, 1000, 5000, 100_000])
+def test_a_long_output_keeps_head_and_tail(limit, total):
+    """As the agent tells it: up to the limit at once, then the last half of a limit."""
+    whole = bytes(i % 251 for i in range(total))
+    found = Output(limit)
+    found.add(whole[:limit])
+    if total > limit:
+        found.end(frames.TOTAL.pack(total - limit) + whole[limit:][-(limit // 2 + 1) :])
+    assert found.truncated == (total > limit)
+    assert len(found.data) == min(limit, total)
+    if total <= limit:
+        assert found.data == whole
+    elif b"cut" in found.data:
+        head, _, rest = found.data.partition(b"\n... ")
+        number, _, tail = rest.partition(b" bytes cut ...\n")
+        assert whole.startswith(head)
+        assert whole.endswith(tail)
+        assert len(head) + int(number) + len(tail) == total
 
 
 def test_steps_end_in_the_new_root_and_hold_every_limit():

@@ -2,7 +2,7 @@
  *
  * Born as init from the initial RAM disk. It loads the modules listed there, then forks itself into
  * namespaces of its own (so that kernel threads and the RAM disk are out of sight) and answers
- * frames on the one virtio-serial port: `frames.py` says what they hold. Steps build the root;
+ * frames on the one virtio-serial port (or a vsock): `frames.py` says what they hold. Steps build the root;
  * commands run in a control group each, as a user without rights, under a system-call filter, and
  * how they ended is told from waitpid. When the agent ends the machine resets, which ends QEMU.
  *
@@ -18,6 +18,7 @@
 #include <linux/openat2.h>
 #include <linux/random.h>
 #include <linux/seccomp.h>
+#include <linux/vm_sockets.h>
 #include <net/if.h>
 #include <poll.h>
 #include <sched.h>
@@ -43,14 +44,15 @@
 #include <unistd.h>
 
 enum { STEP = 1, START, EXEC, INPUT, KILL, READ, WRITE, FREEZE, THAW, LISTEN, WINDOW };
-enum { HELLO = 64, DONE, OUT, ERR, EXIT, CREDIT, DATA, ACCEPT };
+enum { HELLO = 64, DONE, OUT, ERR, EXIT, CREDIT, DATA, ACCEPT, OUT_TAIL, ERR_TAIL };
 enum { AT_FORK = 1, AT_DROP, AT_CHDIR, AT_EXEC };
-enum { TIMED_OUT = 1, TRUNCATED = 2, UNKILLABLE = 4 };
+enum { TIMED_OUT = 1, UNKILLABLE = 2 };
 enum { COMMAND, READING, WRITING, LISTENING, RELAY };
 
 #define CHUNK 65536
 #define MAX_FRAME (16u << 20)
 #define MAX_QUEUE (1u << 20)
+#define MAX_TAIL (1u << 20)
 #define KILL_NS 5000000000ll
 #define PORT_NS 60000000000ll
 #define MAX_LIMITS 16
@@ -63,23 +65,26 @@ struct ending {
     uint32_t ooms, refused;
 } __attribute__((packed));
 struct buffer { char *data; size_t at, size, room; };
+/* The end of an output that is longer than may be told: its last bytes, and how many there were. */
+struct tail { char *data; size_t most; uint64_t total; };
 
 /* Whatever has an id: a running command, a file on its way, a listening or a connected socket. */
 struct item {
     struct item *next;
     int kind;
     uint32_t id;
-    int in, out, err;         /* of a command; a file or socket is `out`, and `in` when written to */
+    int in, out, err;         /* a file or socket is `out`, and `in` when it is written to */
     struct buffer pending;    /* for `in` */
     int input_ended;
     uint64_t left[2];         /* how much of stdout and stderr may still be told; a relay: window */
+    struct tail tail[2];
     pid_t pid;
     int group, exited, killed;
     int64_t deadline, dying_since;
     struct ending ending;
 };
 
-static int port = -1, groups = -1, children = -1, frozen;
+static int port = -1, vsock = -1, groups = -1, children = -1, frozen;
 static struct buffer queue, inbox;
 static struct item *items;
 static uint32_t next_accepted = 0x80000000u;
@@ -195,10 +200,36 @@ static void drop(struct item *i)
     shut(&i->err);
     shut(&i->group);
     free(i->pending.data);
+    free(i->tail[0].data);
+    free(i->tail[1].data);
     free(i);
 }
 
-/* --- steps: what builds the root and sets the limits ------------------------------------------- */
+static void keep_tail(struct tail *t, const char *data, size_t size)
+{
+    if (!t->data && !(t->data = malloc(t->most)))
+        die("memory");
+    for (size_t n; size; data += n, size -= n) {
+        size_t at = t->total % t->most;
+        n = size < t->most - at ? size : t->most - at;
+        memcpy(t->data + at, data, n);
+        t->total += n;
+    }
+}
+
+/* How many bytes were not told before, and the last of them. */
+static void tell_tail(int kind, uint32_t id, const struct tail *t)
+{
+    static char body[sizeof t->total + MAX_TAIL];
+    size_t size = t->total < t->most ? t->total : t->most;
+    size_t at = size == t->most ? t->total % t->most : 0;
+    memcpy(body, &t->total, sizeof t->total);
+    memcpy(body + sizeof t->total, t->data + at, size - at);
+    memcpy(body + sizeof t->total + size - at, t->data, at);
+    tell(kind, id, body, sizeof t->total + size);
+}
+
+/* --- steps: what builds the root and sets the limits ------------------------------------------ */
 
 static int loopback(void)
 {
@@ -358,6 +389,8 @@ static void start_command(uint32_t id, char **word, int count)
     long limit_ms = number(word[0]);
     int argc = number(word[2]), given = count - 3;
     i->left[0] = i->left[1] = strtoull(word[1], NULL, 0);
+    size_t most = i->left[0] / 2 + 1;
+    i->tail[0].most = i->tail[1].most = most < MAX_TAIL ? most : MAX_TAIL;
     char **words = calloc(given + 2, sizeof *words);
     for (int at = 0; at < given; at++)
         words[at + (at >= 3 + argc)] = word[3 + at];
@@ -414,6 +447,9 @@ static int finish(struct item *i)
             return 0;
         i->ending.flags |= UNKILLABLE;
     }
+    for (int which = 0; which < 2; which++)
+        if (i->tail[which].data)
+            tell_tail(which ? ERR_TAIL : OUT_TAIL, i->id, &i->tail[which]);
     tell(EXIT, i->id, &i->ending, sizeof i->ending);
     drop(i);
     return 1;
@@ -534,7 +570,7 @@ static void take_write(struct item *i, const char *data, size_t size)
     }
 }
 
-/* --- relays: sockets inside that the owner serves ----------------------------------------------- */
+/* --- relays: sockets inside that the owner serves --------------------------------------------- */
 
 static void start_listening(uint32_t id, char **word, int count)
 {
@@ -565,7 +601,7 @@ static void accept_one(struct item *listening)
 
 /* --- the loop --------------------------------------------------------------------------------- */
 
-/* Sends on what a pipe, socket or file holds; what is over the limit is dropped. */
+/* Sends on what a pipe, socket or file holds; what is over the limit is kept only at its end. */
 static void forward(struct item *i, int *fd, int kind, int which)
 {
     static char data[CHUNK];
@@ -597,7 +633,7 @@ static void forward(struct item *i, int *fd, int kind, int which)
     }
     size_t told = (uint64_t)size < i->left[which] ? (size_t)size : i->left[which];
     if (told < (size_t)size)
-        i->ending.flags |= TRUNCATED;
+        keep_tail(&i->tail[which], data + told, size - told);
     i->left[which] -= told;
     if (told)
         tell(kind, i->id, data, told);
@@ -666,6 +702,26 @@ static void freeze(int on)
     }
 }
 
+static void look_after(struct item *i, int64_t at)
+{
+    if (i->kind != COMMAND || frozen)
+        return;
+    if (i->deadline && at >= i->deadline && !i->exited && !i->dying_since) {
+        i->ending.flags |= TIMED_OUT;
+        kill_group(i);
+    }
+    if (i->exited)
+        finish(i);
+}
+
+static int running(void)
+{
+    struct item *i = items;
+    while (i && i->kind != COMMAND)
+        i = i->next;
+    return i != NULL;
+}
+
 /* After a restore: what ran before belongs to someone else; nothing random may be shared. */
 static int start(char **word, const uint32_t *size, int count)
 {
@@ -681,6 +737,17 @@ static int start(char **word, const uint32_t *size, int count)
             kill_group(i);
         else
             drop(i);
+    }
+    for (int turn = 0; turn < 10000 && running(); turn++) {
+        usleep(1000);
+        reap();
+        int64_t at = now();
+        for (struct item *i = items, *next; i; i = next) {
+            next = i->next;
+            for (int which = 0; i->kind == COMMAND && which < 2; which++)
+                shut(which ? &i->err : &i->out);
+            look_after(i, at);
+        }
     }
     memcpy(entropy.seed, word[0], sizeof entropy.seed);
     int fd = open("/dev/urandom", O_RDWR | O_CLOEXEC);
@@ -743,6 +810,19 @@ static void handle(int kind, uint32_t id, char *body, uint32_t size)
     free(sizes);
 }
 
+/* Nobody holds the other end: between a snapshot and its restore. What was half said is void. */
+static void reconnect(void)
+{
+    if (vsock < 0) {
+        usleep(1000);
+        return;
+    }
+    close(port);
+    inbox.at = inbox.size = queue.at = queue.size = 0;
+    while ((port = accept4(vsock, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) < 0)
+        usleep(1000);
+}
+
 static void take_frames(void)
 {
     static char data[CHUNK];
@@ -760,8 +840,8 @@ static void take_frames(void)
             inbox.at += sizeof head + head.size;
         }
     }
-    if (size == 0)  /* nobody holds the other end: between a snapshot and its restore */
-        usleep(1000);
+    if (size == 0 || (size < 0 && errno != EAGAIN && errno != EINTR))
+        reconnect();
 }
 
 static void send_queue(void)
@@ -772,18 +852,6 @@ static void send_queue(void)
             return;
         queue.at += size;
     }
-}
-
-static void look_after(struct item *i, int64_t at)
-{
-    if (i->kind != COMMAND || frozen)
-        return;
-    if (i->deadline && at >= i->deadline && !i->exited && !i->dying_since) {
-        i->ending.flags |= TIMED_OUT;
-        kill_group(i);
-    }
-    if (i->exited)
-        finish(i);
 }
 
 static int wait_ms(void)
@@ -871,6 +939,28 @@ static void load_modules(void)
         fclose(list);
 }
 
+/* Machines without a serial port (Firecracker) name a vsock port on the kernel's command line. */
+static unsigned vsock_port(void)
+{
+    static char line[4096];
+    int fd = open("/proc/cmdline", O_RDONLY | O_CLOEXEC);
+    ssize_t size = fd < 0 ? 0 : read(fd, line, sizeof line - 1);
+    shut(&fd);
+    line[size > 0 ? size : 0] = 0;
+    const char *found = strstr(line, "quintain.vsock=");
+    return found ? number(found + strlen("quintain.vsock=")) : 0;
+}
+
+static int accept_owner(unsigned number)
+{
+    struct sockaddr_vm address = {.svm_family = AF_VSOCK, .svm_port = number};
+    address.svm_cid = VMADDR_CID_ANY;
+    vsock = socket(AF_VSOCK, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (vsock < 0 || bind(vsock, (struct sockaddr *)&address, sizeof address) || listen(vsock, 1))
+        return -1;
+    return accept4(vsock, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+}
+
 static int open_port(void)
 {
     for (int64_t began = now(); now() - began < PORT_NS; usleep(2000)) {
@@ -924,7 +1014,8 @@ int main(void)
         || write_at(AT_FDCWD, "/groups/box/cgroup.subtree_control", all, strlen(all)))
         die("control groups");
     load_modules();
-    port = open_port();
+    unsigned number = vsock_port();
+    port = number ? accept_owner(number) : open_port();
     if (port < 0)
         die("no port to the owner");
     int spaces = CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWNET;
@@ -932,6 +1023,7 @@ int main(void)
     if (pid < 0)
         die("namespaces");
     close(port);
+    shut(&vsock);
     while (wait(NULL) != pid)
         ;
     reboot(RB_AUTOBOOT);

@@ -10,13 +10,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Literal
 
 from quintain.errors import (
-    CapabilityError,
-    ConfigError,
     IsolationError,
     SandboxError,
     SandboxTimeout,
@@ -34,7 +33,9 @@ from quintain.sandbox.microvm import (
 )
 from quintain.sandbox.microvm.accelerator import Answer, find
 from quintain.sandbox.microvm.machine import Accelerator, Hardware, Jail, Machine, program
-from quintain.sandbox.microvm.sandbox import MicrovmSandbox
+from quintain.sandbox.microvm.sandbox import MicrovmSandbox, refuse
+from quintain.sandbox.network import Proxy
+from quintain.sandbox.network.resolve import Resolve
 from quintain.task import SandboxSpec
 
 EMULATED = 8.0
@@ -51,6 +52,7 @@ class MicrovmBackend:
         kernel: a folder with `vmlinuz` and `modules`; None: the one fetched by
             `python -m quintain.sandbox.microvm.kernel`.
         templates: start sandboxes from a snapshot of a booted guest; else boot each one.
+        resolve: gives networked sandboxes the addresses of a name; None: the host's resolver.
     """
 
     name = "microvm"
@@ -62,11 +64,14 @@ class MicrovmBackend:
         accelerator: Literal["auto", "kvm", "tcg"] = "auto",
         kernel: str | os.PathLike[str] | None = None,
         templates: bool = True,
+        resolve: Resolve | None = None,
     ) -> None:
         self.allow_weaker = allow_weaker
         self.accelerator = accelerator
         self.kernel = kernel
         self.keep_templates = templates
+        self.resolve = resolve
+        self._proxies: dict[asyncio.AbstractEventLoop, Proxy] = {}
         self._answer: Answer | None = None
         self._preparing = asyncio.Lock()
         self._disks: dict[str | None, list[tuple[str, Path]]] = {}
@@ -77,25 +82,57 @@ class MicrovmBackend:
 
     async def open(self, spec: SandboxSpec) -> MicrovmSandbox:
         """A fresh sandbox; see `quintain.protocols.SandboxBackend.open`."""
-        _refuse(spec)
+        refuse(spec)
         async with self._preparing:
             hardware, steps = await self._prepare(spec)
             state = templates.path(hardware, steps)
             if self.keep_templates and not state.is_file():
                 await self._make_template(spec, hardware, steps, state)
-        with contextlib.ExitStack() as stack:
-            fd = -1
-            if self.keep_templates:
-                fd = os.open(state, os.O_RDONLY | os.O_CLOEXEC)
-                stack.callback(os.close, fd)
-                os.utime(state)
-            async with self._started(spec, hardware, fd) as (machine, group):
-                if self.keep_templates:
-                    await machine.monitor.loaded()
-                await self._wake(machine, steps, restored=self.keep_templates)
-        sandbox = MicrovmSandbox(spec, machine, group)
+        if not self.keep_templates:
+            return await self._opened(spec, hardware, steps)
+        fd = os.open(state, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.utime(state)
+            return await self._opened(spec, hardware, steps, fd)
+        finally:
+            os.close(fd)
+
+    async def _opened(
+        self,
+        spec: SandboxSpec,
+        hardware: Hardware,
+        steps: list[layout.Step],
+        state: int = -1,
+        first: int = 1,
+    ) -> MicrovmSandbox:
+        async with self._started(spec, hardware, state, first) as (machine, group):
+            if state >= 0:
+                await machine.monitor.loaded()
+            await self._wake(machine, steps, restored=state >= 0)
+            sandbox = MicrovmSandbox(spec, machine, group, self._forked)
+            await sandbox.let_out(self._proxy())
         self._open.add(sandbox)
+        sandbox.on_closed = self._open.discard
         return sandbox
+
+    async def _forked(self, sandbox: MicrovmSandbox) -> MicrovmSandbox:
+        machine = sandbox.machine
+        assert isinstance(machine, Machine)
+        async with self._preparing:
+            hardware, steps = await self._prepare(sandbox.spec)
+        with tempfile.TemporaryFile(prefix="quintain-vm-") as state:
+            async with machine.guest.silence():
+                await machine.monitor.save(state.fileno())
+                await machine.monitor.do("cont")
+            state.seek(0)
+            first = machine.guest.next + 1
+            return await self._opened(sandbox.spec, hardware, steps, state.fileno(), first)
+
+    def _proxy(self) -> Proxy:
+        loop = asyncio.get_running_loop()
+        if loop not in self._proxies:
+            self._proxies[loop] = Proxy(resolve=self.resolve)
+        return self._proxies[loop]
 
     async def probe(self) -> Probe:
         """Boots a guest and attacks from inside; says what holds, and how guests run here."""
@@ -125,6 +162,9 @@ class MicrovmBackend:
         """Ends every sandbox of this backend."""
         opened, self._open = self._open, set()
         await asyncio.gather(*(sandbox.close() for sandbox in opened))
+        proxy = self._proxies.pop(asyncio.get_running_loop(), None)
+        if proxy is not None:
+            await proxy.close()
         if self._groups is not None:
             await asyncio.to_thread(cgroups.remove, self._groups, self._name)
 
@@ -177,7 +217,7 @@ class MicrovmBackend:
 
     @contextlib.asynccontextmanager
     async def _started(
-        self, spec: SandboxSpec, hardware: Hardware, state: int = -1
+        self, spec: SandboxSpec, hardware: Hardware, state: int = -1, first: int = 1
     ) -> AsyncIterator[tuple[Machine, limits.Group]]:
         """A machine that comes up within its time, and ends if anything inside fails."""
         assert self._groups is not None
@@ -188,7 +228,8 @@ class MicrovmBackend:
         machine = None
         try:
             async with asyncio.timeout(limit_s):
-                machine = await Machine.start(hardware, await self._jail(group.joins), state)
+                jail = await self._jail(group.joins)
+                machine = await Machine.start(hardware, jail, state, first)
                 yield machine, group
         except BaseException as error:
             if machine is not None:
@@ -224,22 +265,3 @@ class MicrovmBackend:
         finally:
             os.close(fd)
             draft.unlink(missing_ok=True)
-
-
-def _refuse(spec: SandboxSpec) -> None:
-    asked = [name for name in ("packages", "apt", "setup", "dockerfile") if getattr(spec, name)]
-    if spec.network.mode != "none":
-        asked.append(f"network mode {spec.network.mode!r}")
-    if spec.user not in ("sandbox", "root"):
-        asked.append(f"user {spec.user!r} (it knows 'sandbox' and 'root')")
-    if spec.image is not None and not os.path.isdir(spec.image):
-        raise ConfigError(
-            f"image {spec.image!r}: expected a directory with a root file system, found none"
-        )
-    if asked:
-        raise CapabilityError(
-            f"the microVM sandbox cannot do this yet: {', '.join(asked)}. "
-            "Give a prepared root file system as `image`, or drop it from the spec"
-        )
-    if os.uname().machine != "x86_64":
-        raise IsolationError("microVMs are built for x86_64 only", ("microvm",))

@@ -17,11 +17,13 @@ STEP, START, EXEC, INPUT, KILL, READ, WRITE, FREEZE, THAW, LISTEN, WINDOW = rang
 none), most output, argc, uid, gid, folder, argv, environment; KILL nothing (the whole tree), or pid
 and signal; READ path, most bytes, "1" to remove it; WRITE path, mode, uid, and then INPUT; LISTEN
 port."""
-HELLO, DONE, OUT, ERR, EXIT, CREDIT, DATA, ACCEPT = range(64, 72)
-"""From the guest. DONE: an errno, 0 for success; EXIT: `Ending`; CREDIT: bytes of INPUT taken."""
+HELLO, DONE, OUT, ERR, EXIT, CREDIT, DATA, ACCEPT, OUT_TAIL, ERR_TAIL = range(64, 74)
+"""From the guest. DONE: an errno, 0 for success; EXIT: `Ending`; CREDIT: bytes of INPUT taken;
+OUT_TAIL: how many bytes of stdout were not told, and the last of them."""
 
 HEAD = struct.Struct("<IIB")
 NUMBER = struct.Struct("<I")
+TOTAL = struct.Struct("<Q")
 ERRNO = struct.Struct("<i")
 _ENDING = struct.Struct("<iiBBQII")
 CHUNK = 1 << 16
@@ -30,7 +32,7 @@ INPUT_WINDOW = 4 * CHUNK
 MAX_FRAME = 16 << 20
 
 AT_FORK, AT_DROP, AT_CHDIR, AT_EXEC = 1, 2, 3, 4
-TIMED_OUT, TRUNCATED, UNKILLABLE = 1, 2, 4
+TIMED_OUT, UNKILLABLE = 1, 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,7 @@ class Ending:
     where: int
     """What failed then: AT_FORK..."""
     flags: int
-    """TIMED_OUT, TRUNCATED, UNKILLABLE."""
+    """TIMED_OUT, UNKILLABLE."""
     cpu_us: int
     ooms: int
     """Its processes that were killed for memory."""

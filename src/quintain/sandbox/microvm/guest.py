@@ -8,10 +8,11 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 from quintain.errors import SandboxError
 from quintain.sandbox.microvm import frames
+from quintain.sandbox.microvm.output import Output
 
 Sink = Callable[[int, bytes], None]
 ANSWER_S = 60.0
@@ -21,24 +22,24 @@ ANSWER_S = 60.0
 class Running:
     """A command in the guest."""
 
-    def __init__(self, guest: Guest, number: int) -> None:
+    def __init__(self, guest: Guest, number: int, most: int) -> None:
         self._guest = guest
         self.number = number
-        self.out, self.err = bytearray(), bytearray()
+        self.out, self.err = Output(most), Output(most)
         self.ended: asyncio.Future[frames.Ending] = asyncio.get_running_loop().create_future()
-        self.on_output: Callable[[bytes], None] | None = None
-        """Takes stdout instead of `out`."""
         self._room = frames.INPUT_WINDOW
         self._roomy = asyncio.Event()
 
     def told(self, kind: int, body: bytes) -> None:
         """Takes a frame about it."""
-        if kind == frames.OUT and self.on_output is not None:
-            self.on_output(body)
-        elif kind == frames.OUT:
-            self.out += body
+        if kind == frames.OUT:
+            self.out.add(body)
         elif kind == frames.ERR:
-            self.err += body
+            self.err.add(body)
+        elif kind == frames.OUT_TAIL:
+            self.out.end(body)
+        elif kind == frames.ERR_TAIL:
+            self.err.end(body)
         elif kind == frames.CREDIT:
             self._room += frames.NUMBER.unpack(body)[0]
             self._roomy.set()
@@ -68,24 +69,33 @@ class Running:
 class Guest:
     """A live connection to an agent; made by `connect`."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, first: int
+    ) -> None:
         self._reader, self._writer = reader, writer
         self._sinks: dict[int, Sink] = {}
         self._waiting: set[asyncio.Future[frames.Ending] | asyncio.Future[int]] = set()
-        self._next = 0
+        self.next = first
+        """The id of the next request."""
+        self._turn = asyncio.Lock()
         self._greeted: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._waiting.add(self._greeted)
         self.broken = ""
-        self.on_accept: Callable[[int, int], None] | None = None
-        """Told of a connection to a listening port of the guest: its id, the listener's."""
+        self.on_accept: Callable[[int], None] | None = None
+        """Told the id of a connection to a listening port of the guest."""
         self._listening = asyncio.create_task(self._listen())
 
     @classmethod
-    async def connect(cls, sock: socket.socket) -> Guest:
-        """Over the owner's end of the serial port."""
+    async def connect(cls, sock: socket.socket, first: int = 1) -> Guest:
+        """Over the owner's end of the serial port.
+
+        Args:
+            sock: that end.
+            first: the id of the first request; above all ids that a restored guest may remember.
+        """
         sock.setblocking(False)
         reader, writer = await asyncio.open_connection(sock=sock, limit=frames.MAX_FRAME)
-        return cls(reader, writer)
+        return cls(reader, writer, first)
 
     async def _listen(self) -> None:
         try:
@@ -104,7 +114,7 @@ class Guest:
             if not self._greeted.done():
                 self._greeted.set_result(0)
         elif kind == frames.ACCEPT and self.on_accept is not None:
-            self.on_accept(number, frames.NUMBER.unpack(body)[0])
+            self.on_accept(number)
         elif number in self._sinks:
             self._sinks[number](kind, body)
 
@@ -135,8 +145,9 @@ class Guest:
         if self.broken:
             raise SandboxError(f"the sandbox cannot be used any more: {self.broken}")
         try:
-            self._writer.write(frames.frame(kind, number, body))
-            await self._writer.drain()
+            async with self._turn:
+                self._writer.write(frames.frame(kind, number, body))
+                await self._writer.drain()
         except OSError as error:
             self.lose(f"its agent hung up ({error})")
             raise SandboxError(f"the sandbox is broken: {self.broken}") from error
@@ -145,9 +156,39 @@ class Guest:
         """Waits until a booting guest's agent is there."""
         await self._greeted
 
+    @contextlib.asynccontextmanager
+    async def silence(self) -> AsyncIterator[None]:
+        """Nothing runs in the sandbox and nothing is on its way, until this ends."""
+        async with self._turn:
+            await self._alone(frames.FREEZE)
+            try:
+                yield
+            finally:
+                if not self.broken:
+                    await self._alone(frames.THAW)
+
+    async def _alone(self, kind: int) -> None:
+        """Makes a request without words while nobody else may send."""
+        number = self._number()
+        answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._waiting.add(answer)
+        self.listen(number, lambda _kind, _body: answer.set_result(0))
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                self._writer.write(frames.frame(kind, number))
+                await self._writer.drain()
+                await answer
+        finally:
+            self.forget(number)
+            self._waiting.discard(answer)
+
+    def listen(self, number: int, sink: Sink) -> None:
+        """Frames of that id go to the sink, until it is forgotten."""
+        self._sinks[number] = sink
+
     def _number(self) -> int:
-        self._next = self._next % 0x7FFFFFFF + 1
-        return self._next
+        self.next = self.next % 0x7FFFFFFE + 1
+        return self.next
 
     async def call(
         self, kind: int, values: Sequence[str | bytes | int], content: bytes | None = None
@@ -205,7 +246,7 @@ class Guest:
         limit_ms: int,
         most: int,
     ) -> Running:
-        """Starts a command; `forget` it once it has ended.
+        """Starts a command; `forget` its number once it has ended.
 
         Args:
             argv: program and arguments.
@@ -215,18 +256,18 @@ class Guest:
             limit_ms: after which its tree is killed; 0: never.
             most: bytes of stdout and of stderr that are told, each.
         """
-        running = Running(self, self._number())
+        running = Running(self, self._number(), most)
         self._sinks[running.number] = running.told
         self._waiting.add(running.ended)
+        running.ended.add_done_callback(self._waiting.discard)
         values: list[str | bytes | int] = [limit_ms, most, len(argv), uid, uid, cwd, *argv, *env]
         try:
             await self.send(frames.EXEC, running.number, frames.words(values))
         except BaseException:
-            self.forget(running)
+            self.forget(running.number)
             raise
         return running
 
-    def forget(self, running: Running) -> None:
+    def forget(self, number: int) -> None:
         """Nothing more is expected about it."""
-        self._sinks.pop(running.number, None)
-        self._waiting.discard(running.ended)
+        self._sinks.pop(number, None)

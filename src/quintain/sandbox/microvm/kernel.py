@@ -26,6 +26,8 @@ MODULES = (
     "virtio_pci", "virtio_blk", "virtio_console", "squashfs", "overlay",
 )  # fmt: skip
 """In the order in which they are loaded; one that is built in has no file."""
+VSOCK_MODULES = ("vsock", "vmw_vsock_virtio_transport_common", "vmw_vsock_virtio_transport")
+"""Loaded too where the agent is reached by vsock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +45,12 @@ def folder() -> Path:
     return build.cache_folder().parent / "microvm" / "kernel"
 
 
-def find(given: str | os.PathLike[str] | None = None) -> Kernel:
+def find(given: str | os.PathLike[str] | None = None, *, vsock: bool = False) -> Kernel:
     """The kernel to boot.
 
     Args:
         given: its folder; None: the one that was fetched.
+        vsock: load what a vsock needs.
 
     Raises:
         IsolationError: there is none.
@@ -61,7 +64,8 @@ def find(given: str | os.PathLike[str] | None = None) -> Kernel:
             "kernel=FOLDER with a vmlinuz and its modules",
             ("kernel",),
         )
-    files = (place / "modules" / f"{name}.ko" for name in MODULES)
+    names = (*MODULES, *VSOCK_MODULES) if vsock else MODULES
+    files = (place / "modules" / f"{name}.ko" for name in names)
     name = place / "version"
     version = name.read_text().strip() if name.is_file() else "unknown"
     return Kernel(image, tuple(file for file in files if file.is_file()), version)
@@ -111,7 +115,7 @@ def _keep(tree: Path, target: Path, version: str) -> None:
     (target / "modules").mkdir(parents=True)
     shutil.copy(images[0], target / "vmlinuz")
     for file in tree.glob("**/*.ko"):
-        if file.stem.replace("-", "_") in MODULES:
+        if file.stem.replace("-", "_") in (*MODULES, *VSOCK_MODULES):
             shutil.copy(file, target / "modules" / f"{file.stem.replace('-', '_')}.ko")
     (target / "version").write_text(version)
 

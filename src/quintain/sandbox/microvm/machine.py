@@ -91,17 +91,25 @@ class Machine:
     """A running QEMU; made by `start`."""
 
     def __init__(self, process: Process, monitor: Monitor, guest: Guest) -> None:
-        self.process, self.monitor, self.guest = process, monitor, guest
+        self.process, self.monitor, self._guest = process, monitor, guest
         process.gone.add_done_callback(lambda gone: guest.lose(f"QEMU ended ({gone.result()})"))
 
+    @property
+    def guest(self) -> Guest:
+        """The connection to its agent."""
+        return self._guest
+
     @classmethod
-    async def start(cls, hardware: Hardware, jail: Jail, state: int = -1) -> Machine:
+    async def start(
+        cls, hardware: Hardware, jail: Jail, state: int = -1, first: int = 1
+    ) -> Machine:
         """Starts QEMU with its processors stopped.
 
         Args:
             hardware: of the guest.
             jail: of the process.
             state: a descriptor of a saved state to begin with; -1: none.
+            first: id of the first request to its agent.
 
         Raises:
             IsolationError: QEMU is not installed, or the jail cannot be built.
@@ -120,7 +128,7 @@ class Machine:
             if state >= 0:
                 given.append(state)
                 arguments += ["-incoming", f"fd:{state}"]
-            guest = await Guest.connect(agent)
+            guest = await Guest.connect(agent, first)
             process = Process([*_jailed(hardware, jail), *arguments], given)
             stack.pop_all()
         machine = cls(process, Monitor(control), guest)

@@ -6,41 +6,101 @@ import asyncio
 import errno
 import os
 import time
-from collections.abc import Mapping, Sequence
-from typing import Literal
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Literal, Protocol
 
-from quintain.errors import SandboxError, SandboxTimeout
+from quintain.errors import (
+    CapabilityError,
+    ConfigError,
+    IsolationError,
+    SandboxError,
+    SandboxTimeout,
+)
 from quintain.protocols import ExecResult
 from quintain.sandbox import layout as native_layout
+from quintain.sandbox import network
 from quintain.sandbox.microvm import frames, layout
-from quintain.sandbox.microvm.guest import Running
+from quintain.sandbox.microvm.guest import Guest, Running
 from quintain.sandbox.microvm.limits import Group
-from quintain.sandbox.microvm.machine import Machine
+from quintain.sandbox.microvm.process import Process
+from quintain.sandbox.microvm.relay import Relay
+from quintain.sandbox.network import Proxy
 from quintain.task import SandboxSpec
+from quintain.trajectory import Event
 
 GRACE_S = 30.0
 """How much longer than a command's limit the agent may take to report; emulation is slow."""
 
+Forker = Callable[["MicrovmSandbox"], Awaitable["MicrovmSandbox"]]
+"""Copies a sandbox: what its backend does about a machine of its kind."""
 Killed = Literal["", "timeout", "memory", "pids"]
+
+
+class GuestMachine(Protocol):
+    """What runs the guest."""
+
+    process: Process
+
+    @property
+    def guest(self) -> Guest:
+        """The connection to its agent."""
+        ...
+
+    async def end(self) -> None:
+        """Kills it; may be called twice."""
+        ...
 
 
 class MicrovmSandbox:
     """An open sandbox of `MicrovmBackend`."""
 
-    capabilities: frozenset[str] = frozenset()
+    capabilities: frozenset[str] = frozenset({"fork"})
 
-    def __init__(self, spec: SandboxSpec, machine: Machine, group: Group) -> None:
+    def __init__(
+        self, spec: SandboxSpec, machine: GuestMachine, group: Group, forker: Forker
+    ) -> None:
         self.spec = spec
-        self._machine = machine
+        self.machine = machine
+        """For its backend."""
         self._group = group
+        self._forker = forker
         self._user = layout.user(spec)
         self._env = native_layout.environment(spec)
+        self._relay: Relay | None = None
         self._closed = False
+        self.on_closed: Callable[[MicrovmSandbox], object] = lambda _: None
+
+    async def let_out(self, proxy: Proxy) -> None:
+        """Lets it reach what its network policy allows; called by the backend only."""
+        policy = self.spec.network
+        if policy.mode == "none":
+            return
+        found = await network.prepare(policy)
+        if trusted := network.certificates():
+            data = await asyncio.to_thread(Path(trusted).read_bytes)
+            await self.machine.guest.call(frames.WRITE, [network.CERTIFICATES, 0o644, 0], data)
+        gate = await proxy.serve(None, policy)
+        self._relay = await Relay.start(self.machine.guest, gate, network.PORT)
+        self._env = {**self._env, **found.environment, **self.spec.env}
+        self.capabilities = self.capabilities | {"network_log"}
+
+    async def network_log(self) -> list[Event]:
+        """What was asked of the network so far; see `quintain.protocols.NetworkLog`."""
+        return [] if self._relay is None else self._relay.gate.log.events()
+
+    async def fork(self) -> MicrovmSandbox:
+        """A second machine that begins where this one is; see `quintain.protocols.Forks`.
+
+        The whole machine is copied, memory and all; it is stopped for that long. Processes are
+        ended in the copy before it is handed over.
+        """
+        return await self._forker(self)
 
     @property
     def process_id(self) -> int:
         """Of its QEMU."""
-        return self._machine.process.pid
+        return self.machine.process.pid
 
     # --- commands -------------------------------------------------------------------------------
 
@@ -71,8 +131,8 @@ class MicrovmSandbox:
         finally:
             feeding.cancel()
             await asyncio.gather(feeding, return_exceptions=True)
-            self._machine.guest.forget(running)
-            if not running.ended.done() and not self._machine.guest.broken:
+            self.machine.guest.forget(running.number)
+            if not running.ended.done() and not self.machine.guest.broken:
                 await running.kill()
         return _result(ending, running, argv, where, time.monotonic() - began)
 
@@ -87,7 +147,7 @@ class MicrovmSandbox:
         for word in (cwd, *argv, *pairs):
             if "\0" in word:
                 raise ValueError(f"a NUL byte in {word[:80]!r}: no command can take it")
-        return await self._machine.guest.execute(
+        return await self.machine.guest.execute(
             argv,
             env=pairs,
             cwd=cwd,
@@ -101,7 +161,7 @@ class MicrovmSandbox:
             async with asyncio.timeout(limit_s + GRACE_S):
                 return await asyncio.shield(running.ended)
         except TimeoutError as error:
-            self._machine.guest.lose("its agent did not report in time")
+            self.machine.guest.lose("its agent did not report in time")
             raise SandboxTimeout("the sandbox is broken: its agent did not report") from error
 
     # --- files ----------------------------------------------------------------------------------
@@ -117,7 +177,7 @@ class MicrovmSandbox:
     ) -> bytes:
         where = self._path(path)
         try:
-            return await self._machine.guest.call(kind, [where, *values], content)
+            return await self.machine.guest.call(kind, [where, *values], content)
         except TimeoutError as error:
             raise SandboxTimeout(f"the sandbox did not answer about {path!r} in time") from error
         except SandboxError:
@@ -138,8 +198,11 @@ class MicrovmSandbox:
         """Ends the machine; may be called twice."""
         if not self._closed:
             self._closed = True
+            self.on_closed(self)
             try:
-                await self._machine.end()
+                if self._relay is not None:
+                    await self._relay.close()
+                await self.machine.end()
             finally:
                 await asyncio.to_thread(self._group.remove)
 
@@ -148,7 +211,7 @@ def _result(
     ending: frames.Ending, running: Running, argv: Sequence[str], cwd: str, wall_s: float
 ) -> ExecResult:
     killed: Killed = ""
-    stderr = bytes(running.err)
+    stderr = running.err.data
     exit_code = os.waitstatus_to_exitcode(ending.status)
     if ending.error:
         missing = ending.error == errno.ENOENT and ending.where == frames.AT_EXEC
@@ -165,10 +228,34 @@ def _result(
         killed = "pids"
     return ExecResult(
         exit_code=exit_code,
-        stdout=bytes(running.out),
+        stdout=running.out.data,
         stderr=stderr,
         wall_s=wall_s,
         cpu_s=ending.cpu_us / 1e6,
         killed=killed,
-        truncated=bool(ending.flags & frames.TRUNCATED),
+        truncated=running.out.truncated or running.err.truncated,
     )
+
+
+def refuse(spec: SandboxSpec) -> None:
+    """Refuses by name what a microVM cannot do.
+
+    Raises:
+        CapabilityError: it would have to be built.
+        ConfigError: the image is not there.
+        IsolationError: another processor.
+    """
+    asked = [name for name in ("packages", "apt", "setup", "dockerfile") if getattr(spec, name)]
+    if spec.user not in ("sandbox", "root"):
+        asked.append(f"user {spec.user!r} (it knows 'sandbox' and 'root')")
+    if spec.image is not None and not os.path.isdir(spec.image):
+        raise ConfigError(
+            f"image {spec.image!r}: expected a directory with a root file system, found none"
+        )
+    if asked:
+        raise CapabilityError(
+            f"the microVM sandbox cannot do this yet: {', '.join(asked)}. "
+            "Give a prepared root file system as `image`, or drop it from the spec"
+        )
+    if os.uname().machine != "x86_64":
+        raise IsolationError("microVMs are built for x86_64 only", ("microvm",))

@@ -74,7 +74,7 @@ async def warm(guest: Guest) -> None:
         async with asyncio.timeout(WARM_MS / 1000 + 30):
             await running.ended
     finally:
-        guest.forget(running)
+        guest.forget(running.number)
 
 
 def draft() -> tuple[Path, int]:
