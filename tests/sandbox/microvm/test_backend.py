@@ -37,15 +37,9 @@ async def test_probe(backend):
     assert (found.details["accelerator"] == "kvm") or found.details["why_not_kvm"]
 
 
-async def test_limits_end_commands_and_not_the_sandbox(sandbox):
-    eater = "x = [b'x' * (1 << 20) for _ in range(2000)]"
-    run = await sandbox.exec(["python3", "-c", eater], timeout_s=200)
-    assert (run.exit_code, run.killed) == (-9, "memory"), run
-    run = await sandbox.exec(["sh", "-c", "cat /dev/zero > /tmp/fill"], timeout_s=200)
-    assert "No space left" in run.error_text, run
-    await sandbox.exec(["rm", "/tmp/fill"])
+async def test_a_fork_bomb_ends_and_the_sandbox_lives(sandbox):
     bomb = "import os, time\nwhile True:\n    os.fork()"
-    run = await sandbox.exec(["python3", "-c", bomb], timeout_s=20)
+    run = await sandbox.exec(["python3", "-c", bomb], timeout_s=6)
     assert run.killed in ("pids", "timeout"), run
     run = await sandbox.exec(["echo", "alive"], timeout_s=200)
     assert run.text == "alive\n", run

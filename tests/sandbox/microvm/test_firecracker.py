@@ -48,7 +48,7 @@ async def backend(installed, monkeypatch):
     for name in ("vmlinux", "initrd", "disk"):
         (installed / name).write_text(name)
     hardware = Hardware(installed / "vmlinux", installed / "initrd", (installed / "disk",), 640, 2)
-    monkeypatch.setattr(FirecrackerBackend, "_prepare", lambda _self, _spec: (hardware, []))
+    monkeypatch.setattr(FirecrackerBackend, "_prepare", lambda *_: (hardware, []))
     made = FirecrackerBackend()
     yield made
     await made.close()

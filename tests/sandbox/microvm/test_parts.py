@@ -9,6 +9,7 @@ import subprocess
 import pytest
 
 from quintain.errors import CapabilityError, ConfigError, IsolationError
+from quintain.sandbox.images.image import Image, Tree, of_folder
 from quintain.sandbox.microvm import archive, frames, kernel, layers, layout, templates
 from quintain.sandbox.microvm.backend import MicrovmBackend
 from quintain.sandbox.microvm.machine import Hardware
@@ -102,13 +103,12 @@ def small_layers(tmp_path, monkeypatch):
 
 
 def test_a_layer_is_made_once_per_content(small_layers):
-    spec = SandboxSpec(image=str(small_layers))
-    ((place, first),) = layers.of(spec)
+    image = of_folder(str(small_layers))
+    (first,) = layers.of(image)
     made = first.stat().st_ino
-    assert place == ""
-    assert layers.of(spec)[0][1].stat().st_ino == made
+    assert layers.of(image)[0].stat().st_ino == made
     (small_layers / "a").write_text("other")
-    ((_, second),) = layers.of(spec)
+    (second,) = layers.of(image)
     assert second != first
     assert sorted(file.suffix for file in first.parent.iterdir()) == [".squashfs"] * 2
 
@@ -136,13 +136,22 @@ def test_a_long_output_keeps_head_and_tail(limit, total):
 
 def test_steps_end_in_the_new_root_and_hold_every_limit():
     spec = SandboxSpec(memory_mb=100, disk_mb=28, max_pids=7, cpus=0.5, workdir="/a/b")
-    steps = layout.steps(spec, ["", "/opt/python"], [("usr/bin", "/bin")])
+    trees = (Tree("/", ("/upper", "/lower")), Tree("/usr", ("/usr",)), Tree("/x", ("/a", "/b")))
+    steps = layout.steps(spec, Image("key", trees))
     assert steps[-1] == ("enter", "/box")
     assert ("write", "/groups/box/memory.max", 128 << 20) in steps
     assert ("write", "/groups/box/pids.max", 7) in steps
     assert ("write", "/groups/box/cpu.max", "50000 100000") in steps
     assert ("mount", "/dev/vdb", "/layers/1", "squashfs", 7, "") in steps
-    assert ("link", "usr/bin", "/box/bin") in steps
+    options = "lowerdir=/layers/0:/layers/1,upperdir=/disk/upper,workdir=/disk/work"
+    assert ("mount", "overlay", "/box", "overlay", 6, options) in steps
+    assert ("mount", "/layers/2", "/box/usr", "", 4096, "") in steps
+    assert ("mount", "overlay", "/box/x", "overlay", 7, "lowerdir=/layers/3:/layers/4") in steps
+    assert ("mkdir", "/box/a/b", "0755", 1000) in steps
+    assert ("folder", "/box/a", "0755", 1000) in steps
+    many = Image("key", (Tree("/", tuple(f"/{n}" for n in range(30))),))
+    with pytest.raises(CapabilityError, match="more than 20 layers"):
+        layout.steps(spec, many)
     assert layout.memory_mb(spec) == 128 + layout.OVERHEAD_MB
     assert layout.processors(spec) == 1
 
@@ -174,11 +183,10 @@ def test_the_machine_has_no_network_and_no_host_device():
 @pytest.mark.parametrize(
     ("spec", "kind", "what"),
     [
-        (SandboxSpec(packages=("numpy",)), CapabilityError, "packages"),
-        (SandboxSpec(user="mallory"), CapabilityError, "mallory"),
+        (SandboxSpec(dockerfile="ARG"), ConfigError, "ARG"),
         (SandboxSpec(image="/nowhere/at/all"), ConfigError, "/nowhere/at/all"),
     ],
 )
-async def test_what_cannot_be_done_is_refused_by_name(spec, kind, what):
+async def test_a_wrong_image_is_refused_by_name(spec, kind, what):
     with pytest.raises(kind, match=what):
         await MicrovmBackend().open(spec)

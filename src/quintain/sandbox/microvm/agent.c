@@ -262,6 +262,11 @@ static int step(char **word, const uint32_t *size, int count)
             return -1;
         return chmod(word[1], number(word[2])) || lchown(word[1], number(word[3]), number(word[3]));
     }
+    if (!strcmp(name, "folder") && count == 4) {
+        if (mkdir(word[1], number(word[2])))
+            return errno == EEXIST ? 0 : -1;
+        return lchown(word[1], number(word[3]), number(word[3]));
+    }
     if (!strcmp(name, "link") && count == 3)
         return symlink(word[1], word[2]) && errno != EEXIST ? -1 : 0;
     if (!strcmp(name, "write") && count == 3)
@@ -475,12 +480,12 @@ static void reap(void)
 
 /* --- files ------------------------------------------------------------------------------------ */
 
-static void make_folders(char *path, uid_t uid)
+static void make_folders(char *path, uid_t uid, gid_t gid)
 {
     for (char *at = strchr(path + 1, '/'); at; at = strchr(at + 1, '/')) {
         *at = 0;
         if (!mkdir(path, 0755))
-            (void)!lchown(path, uid, uid);
+            (void)!lchown(path, uid, gid);
         *at = '/';
     }
 }
@@ -542,14 +547,15 @@ static void start_write(uint32_t id, char **word, int count)
 {
     struct stat state;
     struct item *i = add(WRITING, id);
-    uid_t uid = count == 3 ? number(word[2]) : 0;
-    if (count != 3) {
+    uid_t uid = count == 4 ? number(word[2]) : 0;
+    gid_t gid = count == 4 ? number(word[3]) : 0;
+    if (count != 4) {
         i->ending.error = EINVAL;
         return;
     }
-    make_folders(word[0], uid);
+    make_folders(word[0], uid, gid);
     i->out = open_stored(word[0], O_WRONLY | O_CREAT, number(word[1]), &state);
-    if (i->out < 0 || ftruncate(i->out, 0) || fchown(i->out, uid, uid)
+    if (i->out < 0 || ftruncate(i->out, 0) || fchown(i->out, uid, gid)
         || fchmod(i->out, number(word[1]) & 07777))
         i->ending.error = errno;
 }

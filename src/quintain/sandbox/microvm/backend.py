@@ -12,6 +12,7 @@ import contextlib
 import os
 import tempfile
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -23,6 +24,8 @@ from quintain.errors import (
 from quintain.protocols import Probe
 from quintain.record import Json
 from quintain.sandbox import cgroups, probe
+from quintain.sandbox.images.builder import BuildLimits
+from quintain.sandbox.images.image import Image
 from quintain.sandbox.microvm import (
     archive,
     kernel,
@@ -32,8 +35,10 @@ from quintain.sandbox.microvm import (
     templates,
 )
 from quintain.sandbox.microvm.accelerator import Answer, find
+from quintain.sandbox.microvm.bases import Bases
 from quintain.sandbox.microvm.machine import Accelerator, Hardware, Jail, Machine, program
-from quintain.sandbox.microvm.sandbox import MicrovmSandbox, refuse
+from quintain.sandbox.microvm.sandbox import MicrovmSandbox
+from quintain.sandbox.native import NativeBackend
 from quintain.sandbox.network import Proxy
 from quintain.sandbox.network.resolve import Resolve
 from quintain.task import SandboxSpec
@@ -43,16 +48,28 @@ EMULATED = 8.0
 FIRST_UID, UIDS = 0x68000000, 0x08000000
 
 
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """What guests of one kind of spec have in common."""
+
+    spec: SandboxSpec
+    """As its image completes it."""
+    image: Image
+    hardware: Hardware
+    steps: list[layout.Step]
+
+
 class MicrovmBackend:
     """Opens microVMs.
 
     Args:
-        allow_weaker: accepted for symmetry with other backends; nothing here is ever weaker.
+        allow_weaker: for builds of images, which run in native sandboxes; a guest is never weaker.
         accelerator: "kvm", "tcg" (emulation), or "auto": KVM where a guest boots under it.
         kernel: a folder with `vmlinuz` and `modules`; None: the one fetched by
             `python -m quintain.sandbox.microvm.kernel`.
         templates: start sandboxes from a snapshot of a booted guest; else boot each one.
         resolve: gives networked sandboxes the addresses of a name; None: the host's resolver.
+        build: what a build of an image may use, and how long it may take.
     """
 
     name = "microvm"
@@ -65,6 +82,7 @@ class MicrovmBackend:
         kernel: str | os.PathLike[str] | None = None,
         templates: bool = True,
         resolve: Resolve | None = None,
+        build: BuildLimits | None = None,
     ) -> None:
         self.allow_weaker = allow_weaker
         self.accelerator = accelerator
@@ -74,7 +92,10 @@ class MicrovmBackend:
         self._proxies: dict[asyncio.AbstractEventLoop, Proxy] = {}
         self._answer: Answer | None = None
         self._preparing = asyncio.Lock()
-        self._disks: dict[str | None, list[tuple[str, Path]]] = {}
+        builder = NativeBackend(allow_weaker=allow_weaker, resolve=resolve, build=build)
+        self._bases = Bases(builder)
+        self._disks: dict[str, list[Path]] = {}
+        self._jailer: Path | None = None
         self._open: set[MicrovmSandbox] = set()
         self._numbers = 0
         self._groups: cgroups.Groups | None = None
@@ -82,34 +103,26 @@ class MicrovmBackend:
 
     async def open(self, spec: SandboxSpec) -> MicrovmSandbox:
         """A fresh sandbox; see `quintain.protocols.SandboxBackend.open`."""
-        refuse(spec)
         async with self._preparing:
-            hardware, steps = await self._prepare(spec)
-            state = templates.path(hardware, steps)
+            kind = await self._prepare(spec)
+            state = templates.path(kind.hardware, kind.steps)
             if self.keep_templates and not state.is_file():
-                await self._make_template(spec, hardware, steps, state)
+                await self._make_template(kind, state)
         if not self.keep_templates:
-            return await self._opened(spec, hardware, steps)
+            return await self._opened(kind)
         fd = os.open(state, os.O_RDONLY | os.O_CLOEXEC)
         try:
             os.utime(state)
-            return await self._opened(spec, hardware, steps, fd)
+            return await self._opened(kind, fd)
         finally:
             os.close(fd)
 
-    async def _opened(
-        self,
-        spec: SandboxSpec,
-        hardware: Hardware,
-        steps: list[layout.Step],
-        state: int = -1,
-        first: int = 1,
-    ) -> MicrovmSandbox:
-        async with self._started(spec, hardware, state, first) as (machine, group):
+    async def _opened(self, kind: _Kind, state: int = -1, first: int = 1) -> MicrovmSandbox:
+        async with self._started(kind, state, first) as (machine, group):
             if state >= 0:
                 await machine.monitor.loaded()
-            await self._wake(machine, steps, restored=state >= 0)
-            sandbox = MicrovmSandbox(spec, machine, group, self._forked)
+            await self._wake(machine, kind, restored=state >= 0)
+            sandbox = MicrovmSandbox(kind.spec, machine, group, kind.image, self._forked)
             await sandbox.let_out(self._proxy())
         self._open.add(sandbox)
         sandbox.on_closed = self._open.discard
@@ -119,14 +132,13 @@ class MicrovmBackend:
         machine = sandbox.machine
         assert isinstance(machine, Machine)
         async with self._preparing:
-            hardware, steps = await self._prepare(sandbox.spec)
+            kind = await self._prepare(sandbox.spec)
         with tempfile.TemporaryFile(prefix="quintain-vm-") as state:
             async with machine.guest.silence():
                 await machine.monitor.save(state.fileno())
                 await machine.monitor.do("cont")
             state.seek(0)
-            first = machine.guest.next + 1
-            return await self._opened(sandbox.spec, hardware, steps, state.fileno(), first)
+            return await self._opened(kind, state.fileno(), machine.guest.next + 1)
 
     def _proxy(self) -> Proxy:
         loop = asyncio.get_running_loop()
@@ -165,71 +177,79 @@ class MicrovmBackend:
         proxy = self._proxies.pop(asyncio.get_running_loop(), None)
         if proxy is not None:
             await proxy.close()
+        await self._bases.close()
         if self._groups is not None:
             await asyncio.to_thread(cgroups.remove, self._groups, self._name)
 
     # --- preparation, once ----------------------------------------------------------------------
 
-    async def _prepare(self, spec: SandboxSpec) -> tuple[Hardware, list[layout.Step]]:
-        """What the guest of a spec has, and the steps that build its root."""
+    async def _prepare(self, spec: SandboxSpec) -> _Kind:
+        """What a guest of the spec has, and the steps that build its root."""
+        if os.uname().machine != "x86_64":
+            raise IsolationError("microVMs are built for x86_64 only", ("microvm",))
         if self._groups is None:
             self._groups = await asyncio.to_thread(cgroups.find)
             await asyncio.to_thread(cgroups.sweep, self._groups)
             await asyncio.to_thread(templates.prune)
         program()
         found = await asyncio.to_thread(kernel.find, self.kernel)
-        agent, _ = await asyncio.to_thread(archive.programs)
+        agent, self._jailer = await asyncio.to_thread(archive.programs)
         initial = await asyncio.to_thread(archive.initial_disk, found, agent)
         answer = await self._accelerated(found.image, initial)
-        disks = self._disks.get(spec.image)
+        image = await self._bases.of(spec)
+        spec = image.settle(spec)
+        disks = self._disks.get(image.key)
         if disks is None:
-            disks = self._disks[spec.image] = await asyncio.to_thread(layers.of, spec)
-        files = tuple(file for _, file in disks)
+            disks = self._disks[image.key] = await asyncio.to_thread(layers.of, image)
         hardware = Hardware(
             accelerator=answer.accelerator,
             machine=answer.machine,
             kernel=found.image,
             initial_disk=initial,
-            disks=files,
+            disks=tuple(disks),
             memory_mb=layout.memory_mb(spec),
             processors=layout.processors(spec),
         )
-        return hardware, layout.steps(spec, [place for place, _ in disks], layers.links(spec))
+        return _Kind(spec, image, hardware, layout.steps(spec, image))
 
     async def _accelerated(self, image: Path, initial: Path) -> Answer:
         if self._answer is None and self.accelerator == "auto":
-            self._answer = await find(image, initial, await self._jail())
+            self._answer = await find(image, initial, self._jail(self._number()))
         elif self._answer is None:
             chosen: Accelerator = "kvm" if self.accelerator == "kvm" else "tcg"
             machine = "microvm" if chosen == "kvm" else "q35"
             self._answer = Answer(chosen, machine, f"accelerator={chosen!r} was given")
         return self._answer
 
-    async def _jail(self, groups: tuple[str, ...] = ()) -> Jail:
-        _, jail = await asyncio.to_thread(archive.programs)
+    def _number(self) -> int:
         self._numbers += 1
+        return self._numbers
+
+    def _jail(self, number: int, groups: tuple[str, ...] = ()) -> Jail:
+        assert self._jailer is not None
         if os.geteuid() != 0:
-            return Jail(jail, 0, groups)
-        number = (os.getpid() % 32768) * 4096 + self._numbers % 4096
-        return Jail(jail, FIRST_UID + number % UIDS, groups)
+            return Jail(self._jailer, 0, groups)
+        place = (os.getpid() % 32768) * 4096 + number % 4096
+        return Jail(self._jailer, FIRST_UID + place % UIDS, groups)
 
     # --- machines -------------------------------------------------------------------------------
 
     @contextlib.asynccontextmanager
     async def _started(
-        self, spec: SandboxSpec, hardware: Hardware, state: int = -1, first: int = 1
+        self, kind: _Kind, state: int = -1, first: int = 1
     ) -> AsyncIterator[tuple[Machine, limits.Group]]:
         """A machine that comes up within its time, and ends if anything inside fails."""
         assert self._groups is not None
-        limit_s = spec.startup_s * (EMULATED if hardware.accelerator == "tcg" else 1.0)
+        slower = EMULATED if kind.hardware.accelerator == "tcg" else 1.0
+        limit_s, number = kind.spec.startup_s * slower, self._number()
         group = await asyncio.to_thread(
-            limits.make, self._groups, self._name, self._numbers + 1, hardware
+            limits.make, self._groups, self._name, number, kind.hardware
         )
         machine = None
         try:
             async with asyncio.timeout(limit_s):
-                jail = await self._jail(group.joins)
-                machine = await Machine.start(hardware, jail, state, first)
+                jail = self._jail(number, group.joins)
+                machine = await Machine.start(kind.hardware, jail, state, first)
                 yield machine, group
         except BaseException as error:
             if machine is not None:
@@ -242,21 +262,19 @@ class MicrovmBackend:
                 raise machine.explain(error) if machine is not None else error from error
             raise
 
-    async def _wake(self, machine: Machine, steps: list[layout.Step], *, restored: bool) -> None:
+    async def _wake(self, machine: Machine, kind: _Kind, *, restored: bool) -> None:
         await machine.monitor.do("cont")
         if not restored:
             await machine.guest.greeted()
-            await templates.build_root(machine.guest, steps)
+            await templates.build_root(machine.guest, kind.steps)
         await machine.guest.start()
 
-    async def _make_template(
-        self, spec: SandboxSpec, hardware: Hardware, steps: list[layout.Step], target: Path
-    ) -> None:
+    async def _make_template(self, kind: _Kind, target: Path) -> None:
         """Boots a guest of the kind, stops it and keeps its state."""
         draft, fd = templates.draft()
         try:
-            async with self._started(spec, hardware) as (machine, group):
-                await self._wake(machine, steps, restored=False)
+            async with self._started(kind) as (machine, group):
+                await self._wake(machine, kind, restored=False)
                 await templates.warm(machine.guest)
                 await machine.monitor.save(fd)
             await machine.end()

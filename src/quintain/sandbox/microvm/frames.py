@@ -15,8 +15,8 @@ from dataclasses import dataclass
 STEP, START, EXEC, INPUT, KILL, READ, WRITE, FREEZE, THAW, LISTEN, WINDOW = range(1, 12)
 """To the guest. Words: STEP as in `layout.py`; START seed, microseconds; EXEC limit in ms (0:
 none), most output, argc, uid, gid, folder, argv, environment; KILL nothing (the whole tree), or pid
-and signal; READ path, most bytes, "1" to remove it; WRITE path, mode, uid, and then INPUT; LISTEN
-port."""
+and signal; READ path, most bytes, "1" to remove it; WRITE path, mode, uid, gid, and then INPUT;
+LISTEN port."""
 HELLO, DONE, OUT, ERR, EXIT, CREDIT, DATA, ACCEPT, OUT_TAIL, ERR_TAIL = range(64, 74)
 """From the guest. DONE: an errno, 0 for success; EXIT: `Ending`; CREDIT: bytes of INPUT taken;
 OUT_TAIL: how many bytes of stdout were not told, and the last of them."""

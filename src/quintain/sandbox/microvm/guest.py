@@ -243,6 +243,7 @@ class Guest:
         env: Sequence[str],
         cwd: str,
         uid: int,
+        gid: int,
         limit_ms: int,
         most: int,
     ) -> Running:
@@ -252,7 +253,8 @@ class Guest:
             argv: program and arguments.
             env: "NAME=value" each.
             cwd: where it starts.
-            uid: who it is, and its group.
+            uid: who it is.
+            gid: its group.
             limit_ms: after which its tree is killed; 0: never.
             most: bytes of stdout and of stderr that are told, each.
         """
@@ -260,7 +262,7 @@ class Guest:
         self._sinks[running.number] = running.told
         self._waiting.add(running.ended)
         running.ended.add_done_callback(self._waiting.discard)
-        values: list[str | bytes | int] = [limit_ms, most, len(argv), uid, uid, cwd, *argv, *env]
+        values: list[str | bytes | int] = [limit_ms, most, len(argv), uid, gid, cwd, *argv, *env]
         try:
             await self.send(frames.EXEC, running.number, frames.words(values))
         except BaseException:

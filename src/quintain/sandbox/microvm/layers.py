@@ -1,7 +1,7 @@
 """A guest's read-only disks: squashfs files made of folders once per content, kept in the cache.
 
-A folder's content is told by the names, sizes, modes, owners and times of what is in it. A file is
-made under another name and renamed, so what is there is whole; concurrent makers waste work, no
+A folder's content is told by the names, sizes, modes, owners and times of what is in it (of the
+host's `/usr`: by those of its folders). A file is made under another name and renamed, so what is there is whole; concurrent makers waste work, no
 more. Those unused for `KEEP_DAYS` are removed when a new one is made.
 """
 
@@ -16,13 +16,12 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from quintain.errors import IsolationError, SandboxError
 from quintain.record import digest
 from quintain.sandbox import build, layout
-from quintain.task import SandboxSpec
+from quintain.sandbox.images.image import Image
 
 log = logging.getLogger(__name__)
 
@@ -37,20 +36,10 @@ LEFT_OUT = (
 )  # fmt: skip
 """Of the host's `/usr`: what programs do without."""
 LARGE_MB = 300
-SEARCHED = ("/usr/lib", "/usr/share", "/usr/local", "/usr/local/lib", "/usr/local/share", "/opt")
+SEARCHED = ("/usr/lib", "/usr/share", "/usr/local", "/usr/local/lib", "/usr/local/share")
 NEVER_LARGE = ("*-linux-gnu*", "python3*", "gcc", "bin", "lib", "share")
 """In the host's view, other folders right below SEARCHED of more than LARGE_MB are left out (a
 cloud SDK, a Java machine); the log names them. An image as `SandboxSpec.image` is taken whole."""
-_REAL = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
-
-
-@dataclass(slots=True)
-class _Seen:
-    """A folder as it was found."""
-
-    entries: list[str] = field(default_factory=list)
-    sizes: dict[str, int] = field(default_factory=dict)
-    """Bytes below each candidate for being left out."""
 
 
 def folder() -> Path:
@@ -58,65 +47,74 @@ def folder() -> Path:
     return build.cache_folder().parent / "microvm" / "layers"
 
 
-def of(spec: SandboxSpec) -> list[tuple[str, Path]]:
-    """The disks of a spec, made now if they must be: where each is mounted, and its file.
+def of(image: Image) -> list[Path]:
+    """The disks of an image, made now if they must be: of each tree the topmost folder first.
 
     Raises:
         IsolationError: there is no mksquashfs.
         SandboxError: it failed.
     """
-    if spec.image is not None:
-        return [("", _made([os.path.realpath(spec.image)], (), whole=True))]
-    sources = ["/usr", *(name for name in _REAL if os.path.isdir(name) and not _linked(name))]
-    found = [("", _made(sources, LEFT_OUT, whole=False))]
-    prefix = layout.python().prefix
-    if prefix:
-        packages = f"{prefix}/lib/python{layout.python().version}/site-packages"
-        found.append(("/opt/python", _made([prefix], (packages,), whole=True)))
-    return found
+    return [
+        _made(lower, view=image.host and lower not in image.trees[0].lowers and lower == "/usr")
+        for tree in image.trees
+        for lower in tree.lowers
+    ]
 
 
-def links(spec: SandboxSpec) -> list[tuple[str, str]]:
-    """Top-level links of the host into `/usr`, for its view: target and path."""
-    if spec.image is not None:
-        return []
-    return [(os.readlink(name), name) for name in _REAL if _linked(name)]
-
-
-def _linked(name: str) -> bool:
-    return os.path.islink(name)
-
-
-def _made(sources: Sequence[str], left_out: Sequence[str], *, whole: bool) -> Path:
-    seen = _Seen()
-    for source in sources:
-        _look(source, left_out, seen, whole)
-    large = [path for path, size in seen.sizes.items() if size > LARGE_MB << 20]
-    key = digest(*sources, *left_out, *large, str(whole), *COMPRESSION, "\n".join(seen.entries))
+def _made(source: str, *, view: bool) -> Path:
+    left_out = list(LEFT_OUT) if view else [f"{source}/{name}" for name in _packages(source)]
+    owner = "root" if os.geteuid() == 0 else "user"
+    seen = "\n".join(_seen(source, set(left_out), folders_only=view))
+    key = digest(source, *left_out, str(LARGE_MB), *NEVER_LARGE, owner, *COMPRESSION, seen)
     target = folder() / f"{key}.squashfs"
     if target.is_file():
         with contextlib.suppress(OSError):
             os.utime(target)
         return target
+    large = _large(source, set(left_out)) if view else []
     if large:
-        log.warning("microVM: the view of the host leaves out %s", ", ".join(sorted(large)))
+        log.warning("microVM: the view of the host leaves out %s", ", ".join(large))
     target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     _prune(target.parent)
     with tempfile.TemporaryDirectory(dir=target.parent) as name:
         draft = Path(name, "layer")
-        _run(sources, [*left_out, *large], draft, whole)
+        _run(source, [*left_out, *large], draft)
         draft.chmod(0o644)
         draft.replace(target)
     return target
 
 
-def _look(top: str, left_out: Sequence[str], seen: _Seen, whole: bool) -> None:
-    for path, state in _walk(top, set(left_out)):
-        seen.entries.append(
-            f"{path} {state.st_mode:o} {state.st_uid} {state.st_size} {state.st_mtime_ns}"
-        )
-        if not whole and (under := _candidate(path)):
-            seen.sizes[under] = seen.sizes.get(under, 0) + state.st_blocks * 512
+def _seen(source: str, left_out: set[str], *, folders_only: bool) -> Iterator[str]:
+    """What is there, one line a name; of the host's view its folders, whose times tell of changes
+    in them (packages rename files into place), and which number a tenth of the files.
+    """
+    for entry in _walk(source, left_out):
+        if folders_only and not entry.is_dir(follow_symlinks=False):
+            continue
+        with contextlib.suppress(OSError):
+            state = entry.stat(follow_symlinks=False)
+            yield f"{entry.path} {state.st_mode:o} {state.st_uid} {state.st_mtime_ns}" + (
+                "" if folders_only else f" {state.st_size}"
+            )
+
+
+def _large(source: str, left_out: set[str]) -> list[str]:
+    """What is left out of the host's view for its size."""
+    sizes: dict[str, int] = {}
+    for entry in _walk(source, left_out):
+        if under := _candidate(entry.path):
+            with contextlib.suppress(OSError):
+                used = entry.stat(follow_symlinks=False).st_blocks * 512
+                sizes[under] = sizes.get(under, 0) + used
+    return sorted(path for path, size in sizes.items() if size > LARGE_MB << 20)
+
+
+def _packages(source: str) -> tuple[str, ...]:
+    """What is left out of the running interpreter's installation: its site-packages."""
+    chosen = layout.python()
+    if not chosen.prefix or source != chosen.prefix:
+        return ()
+    return (f"lib/python{chosen.version}/site-packages",)
 
 
 def _candidate(path: str) -> str:
@@ -129,7 +127,7 @@ def _candidate(path: str) -> str:
     return ""
 
 
-def _walk(top: str, left_out: set[str]) -> Iterator[tuple[str, os.stat_result]]:
+def _walk(top: str, left_out: set[str]) -> Iterator[os.DirEntry[str]]:
     left = [top]
     while left:
         try:
@@ -139,36 +137,30 @@ def _walk(top: str, left_out: set[str]) -> Iterator[tuple[str, os.stat_result]]:
         for entry in entries:
             if entry.path in left_out:
                 continue
-            try:
-                state = entry.stat(follow_symlinks=False)
-            except OSError:
-                continue
-            yield entry.path, state
+            yield entry
             if entry.is_dir(follow_symlinks=False):
                 left.append(entry.path)
 
 
-def _run(sources: Sequence[str], left_out: Sequence[str], target: Path, whole: bool) -> None:
+def _run(source: str, left_out: Sequence[str], target: Path) -> None:
     program = shutil.which(PROGRAM)
     if program is None:
         raise IsolationError(
             f"no {PROGRAM} on the PATH (Debian: apt-get install squashfs-tools)", ("squashfs",)
         )
-    argv = [program, *sources, str(target), *COMPRESSION, "-noappend", "-no-progress", "-quiet"]
-    if not whole:
-        argv.append("-keep-as-directory")
+    argv = [program, source, str(target), *COMPRESSION, "-noappend", "-no-progress", "-quiet"]
     if os.geteuid() != 0:
         argv.append("-all-root")
     present = [path for path in left_out if os.path.lexists(path)]
     if present:
         argv += ["-e", *present]
-    log.info("microVM: making a disk of %s", ", ".join(sources))
+    log.info("microVM: making a disk of %s", source)
     try:
         run = subprocess.run(argv, capture_output=True, text=True, timeout=MAKE_S)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise SandboxError(f"no disk could be made of {sources[0]}: {error}") from error
+        raise SandboxError(f"no disk could be made of {source}: {error}") from error
     if run.returncode:
-        raise SandboxError(f"no disk could be made of {sources[0]}: {run.stderr.strip()[-500:]}")
+        raise SandboxError(f"no disk could be made of {source}: {run.stderr.strip()[-500:]}")
 
 
 def _prune(place: Path) -> None:

@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import math
 import resource
-from collections.abc import Sequence
 
+from quintain.errors import CapabilityError
 from quintain.sandbox import layout, wire
 from quintain.sandbox.filter import program
+from quintain.sandbox.images.image import Image, User
 from quintain.task import SandboxSpec
 
 Step = tuple[str | bytes | int, ...]
 OVERHEAD_MB = 128
 """Of the guest's kernel, its agent and its page cache."""
 PERIOD_US = 100_000
+READ_ONLY = wire.MS_RDONLY | wire.MS_NOSUID | wire.MS_NODEV
+MOST_DISKS = 20
 BOX, DISK, COVERS = "/box", "/disk", "/covers"
 OPTIONAL = "?"
 """Begins the name of a step that may fail."""
@@ -36,27 +39,19 @@ def processors(spec: SandboxSpec) -> int:
     return math.ceil(spec.cpus)
 
 
-def user(spec: SandboxSpec) -> int:
-    """The uid that runs commands."""
-    return layout.INIT_UID if spec.user == "root" else layout.USER_UID
-
-
-def steps(spec: SandboxSpec, layers: Sequence[str], links: Sequence[tuple[str, str]]) -> list[Step]:
+def steps(spec: SandboxSpec, image: Image) -> list[Step]:
     """All steps, in order.
 
     Args:
         spec: what is wanted.
-        layers: where each disk is mounted: "" for a layer of the root, lowest first, or a folder
-            of it.
-        links: to make in the root, target and path.
+        image: whose folders are the machine's disks, in the order of `layers.of`.
     """
     return [
         *_limits(spec),
-        *_root(spec, layers),
-        *(("link", target, BOX + path) for target, path in links),
-        *_etc(),
+        *_root(spec, image),
+        *_etc(image),
         *_devices(),
-        *_folders(spec),
+        *_folders(spec, image.user(spec.user)),
         *_proc(spec),
         ("hostname", "sandbox"),
         ("loopback",),
@@ -83,48 +78,57 @@ def _limits(spec: SandboxSpec) -> list[Step]:
     ]
 
 
-def _root(spec: SandboxSpec, layers: Sequence[str]) -> list[Step]:
-    found: list[Step] = []
-    lower: list[str] = []
-    read_only = wire.MS_RDONLY | wire.MS_NOSUID | wire.MS_NODEV
-    for number, place in enumerate(layers):
-        folder = f"/layers/{number}"
-        found += [_mkdir(folder)]
-        found += [_mount(f"/dev/vd{chr(97 + number)}", folder, "squashfs", read_only)]
-        if not place:
-            lower.insert(0, folder)
+def _root(spec: SandboxSpec, image: Image) -> list[Step]:
     size = f"size={spec.disk_mb}m,nr_inodes={max(4096, spec.disk_mb * 256)},mode=755"
-    found.append(_mount("disk", DISK, "tmpfs", wire.MS_NOSUID, size))
+    found = [_mount("disk", DISK, "tmpfs", wire.MS_NOSUID, size)]
     found += [_mkdir(f"{DISK}/{name}") for name in ("upper", "work", "dev")]
-    options = f"lowerdir={':'.join(lower)},upperdir={DISK}/upper,workdir={DISK}/work"
-    found.append(_mount("overlay", BOX, "overlay", wire.MS_NOSUID | wire.MS_NODEV, options))
-    for number, place in enumerate(layers):
-        if place:
-            parents = place.strip("/").split("/")
-            for depth in range(len(parents)):
-                found.append(_mkdir(f"{BOX}/{'/'.join(parents[: depth + 1])}"))
-            found.append(_mount(f"/layers/{number}", BOX + place, flags=wire.MS_BIND))
+    number = 0
+    for tree in image.trees:
+        lowers = []
+        for _ in tree.lowers:
+            lowers.append(f"/layers/{number}")
+            found.append(_mkdir(lowers[-1]))
+            found.append(_mount(_disk(number), lowers[-1], "squashfs", READ_ONLY))
+            number += 1
+        found += _tree(tree.target, lowers)
     return found
 
 
-def _etc() -> list[Step]:
-    """The `/etc` that native sandboxes have, over whatever the image brings."""
-    plan = wire.Plan()
-    layout.stage_etc(plan, f"{BOX}/etc")
-    found: list[Step] = [("?unlink", f"{BOX}/etc/resolv.conf")]
-    for step, _, mode, _, _, strings in wire.steps(bytes(plan.data)):
-        if step == wire.MKDIR:
-            found.append(("mkdir", strings[0], f"0{mode:o}", 0))
-        elif step == wire.WRITE:
-            found.append(("write", *strings))
-        elif step == wire.LINK:
-            found.append(("link", *strings))
+def _disk(number: int) -> str:
+    """The device of a disk."""
+    if number >= MOST_DISKS:
+        raise CapabilityError(f"an image of more than {MOST_DISKS} layers does not fit a microVM")
+    return f"/dev/vd{chr(ord('a') + number)}"
+
+
+def _tree(target: str, lowers: list[str]) -> list[Step]:
+    """One tree of an image: the root is written to, what is laid over it is not."""
+    options = f"lowerdir={':'.join(lowers)}"
+    if target == "/":
+        options += f",upperdir={DISK}/upper,workdir={DISK}/work"
+        return [_mount("overlay", BOX, "overlay", wire.MS_NOSUID | wire.MS_NODEV, options)]
+    parts = target.strip("/").split("/")
+    paths = [f"{BOX}/{'/'.join(parts[: depth + 1])}" for depth in range(len(parts))]
+    found: list[Step] = [_new(path, 0) for path in paths]
+    if len(lowers) == 1:
+        return [*found, _mount(lowers[0], BOX + target, flags=wire.MS_BIND)]
+    return [*found, _mount("overlay", BOX + target, "overlay", READ_ONLY, options)]
+
+
+def _etc(image: Image) -> list[Step]:
+    """What of `/etc` is a sandbox's own, whatever the image brings."""
+    given = layout.etc_files()
+    files = {name: given[name] for name in ("hosts", "hostname", "resolv.conf", "nsswitch.conf")}
+    files |= {"passwd": image.passwd, "group": image.group}
+    found: list[Step] = [_new(f"{BOX}/etc", 0)]
+    for name, text in files.items():
+        found += [("?unlink", f"{BOX}/etc/{name}"), ("write", f"{BOX}/etc/{name}", text)]
     return found
 
 
 def _devices() -> list[Step]:
     dev = f"{DISK}/dev"
-    found: list[Step] = [_mkdir(f"{BOX}/dev")]
+    found: list[Step] = [_new(f"{BOX}/dev", 0)]
     for name, (major, minor) in layout.DEVICES.items():
         found.append(("node", f"{dev}/{name}", major, minor))
     for target, name in (("fd", "fd"), ("fd/0", "stdin"), ("fd/1", "stdout"), ("fd/2", "stderr")):
@@ -140,16 +144,23 @@ def _devices() -> list[Step]:
     return found
 
 
-def _folders(spec: SandboxSpec) -> list[Step]:
-    found: list[Step] = [
-        _mkdir(f"{BOX}/{name}") for name in ("proc", "home", "opt", "run", "var", "mnt", "srv")
-    ]
+def _folders(spec: SandboxSpec, user: User) -> list[Step]:
+    names = ("proc", "home", "opt", "run", "var", "mnt", "srv")
+    found: list[Step] = [_new(f"{BOX}/{name}", 0) for name in names]
     found += [_mkdir(f"{BOX}/root", 0o700), _mkdir(f"{BOX}/tmp", 0o1777)]
-    found += [_mkdir(f"{BOX}/var/tmp", 0o1777), _mkdir(f"{BOX}/home/sandbox", owner=user(spec))]
-    parts = spec.workdir.strip("/").split("/")
-    for depth in range(len(parts)):
-        found.append(_mkdir(f"{BOX}/{'/'.join(parts[: depth + 1])}", owner=user(spec)))
+    found.append(_mkdir(f"{BOX}/var/tmp", 0o1777))
+    if user.home.startswith("/home/"):
+        found.append(_mkdir(BOX + user.home, owner=user.uid))
+    parts = [part for part in spec.workdir.split("/") if part]
+    for depth in range(1, len(parts) + 1):
+        path = "/".join([BOX, *parts[:depth]])
+        found.append(_mkdir(path, owner=user.uid) if depth == len(parts) else _new(path, user.uid))
     return found
+
+
+def _new(path: str, owner: int) -> Step:
+    """A folder that stays as it is where there is one."""
+    return ("folder", path, "0755", owner)
 
 
 def _proc(spec: SandboxSpec) -> list[Step]:

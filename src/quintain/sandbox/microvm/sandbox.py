@@ -10,17 +10,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, Protocol
 
-from quintain.errors import (
-    CapabilityError,
-    ConfigError,
-    IsolationError,
-    SandboxError,
-    SandboxTimeout,
-)
+from quintain.errors import SandboxError, SandboxTimeout
 from quintain.protocols import ExecResult
-from quintain.sandbox import layout as native_layout
-from quintain.sandbox import network
-from quintain.sandbox.microvm import frames, layout
+from quintain.sandbox import layout, network
+from quintain.sandbox.images.image import Image
+from quintain.sandbox.microvm import frames
 from quintain.sandbox.microvm.guest import Guest, Running
 from quintain.sandbox.microvm.limits import Group
 from quintain.sandbox.microvm.process import Process
@@ -58,15 +52,16 @@ class MicrovmSandbox:
     capabilities: frozenset[str] = frozenset({"fork"})
 
     def __init__(
-        self, spec: SandboxSpec, machine: GuestMachine, group: Group, forker: Forker
+        self, spec: SandboxSpec, machine: GuestMachine, group: Group, image: Image, forker: Forker
     ) -> None:
         self.spec = spec
         self.machine = machine
         """For its backend."""
         self._group = group
+        self.image = image
         self._forker = forker
-        self._user = layout.user(spec)
-        self._env = native_layout.environment(spec)
+        self._user = image.user(spec.user)
+        self._env = layout.environment(spec, image)
         self._relay: Relay | None = None
         self._closed = False
         self.on_closed: Callable[[MicrovmSandbox], object] = lambda _: None
@@ -79,7 +74,7 @@ class MicrovmSandbox:
         found = await network.prepare(policy)
         if trusted := network.certificates():
             data = await asyncio.to_thread(Path(trusted).read_bytes)
-            await self.machine.guest.call(frames.WRITE, [network.CERTIFICATES, 0o644, 0], data)
+            await self.machine.guest.call(frames.WRITE, [network.CERTIFICATES, 0o644, 0, 0], data)
         gate = await proxy.serve(None, policy)
         self._relay = await Relay.start(self.machine.guest, gate, network.PORT)
         self._env = {**self._env, **found.environment, **self.spec.env}
@@ -151,7 +146,8 @@ class MicrovmSandbox:
             argv,
             env=pairs,
             cwd=cwd,
-            uid=self._user,
+            uid=self._user.uid,
+            gid=self._user.gid,
             limit_ms=min(0x7FFFFFFF, max(1, round(limit_s * 1000))),
             most=self.spec.max_output_bytes,
         )
@@ -192,7 +188,7 @@ class MicrovmSandbox:
     async def write(self, path: str, data: bytes | str, *, mode: int = 0o644) -> None:
         """Writes a file, making its folders; see `quintain.protocols.Sandbox.write`."""
         content = data.encode() if isinstance(data, str) else data
-        await self._call(frames.WRITE, path, mode, self._user, content=content)
+        await self._call(frames.WRITE, path, mode, self._user.uid, self._user.gid, content=content)
 
     async def close(self) -> None:
         """Ends the machine; may be called twice."""
@@ -235,27 +231,3 @@ def _result(
         killed=killed,
         truncated=running.out.truncated or running.err.truncated,
     )
-
-
-def refuse(spec: SandboxSpec) -> None:
-    """Refuses by name what a microVM cannot do.
-
-    Raises:
-        CapabilityError: it would have to be built.
-        ConfigError: the image is not there.
-        IsolationError: another processor.
-    """
-    asked = [name for name in ("packages", "apt", "setup", "dockerfile") if getattr(spec, name)]
-    if spec.user not in ("sandbox", "root"):
-        asked.append(f"user {spec.user!r} (it knows 'sandbox' and 'root')")
-    if spec.image is not None and not os.path.isdir(spec.image):
-        raise ConfigError(
-            f"image {spec.image!r}: expected a directory with a root file system, found none"
-        )
-    if asked:
-        raise CapabilityError(
-            f"the microVM sandbox cannot do this yet: {', '.join(asked)}. "
-            "Give a prepared root file system as `image`, or drop it from the spec"
-        )
-    if os.uname().machine != "x86_64":
-        raise IsolationError("microVMs are built for x86_64 only", ("microvm",))

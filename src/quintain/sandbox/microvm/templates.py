@@ -69,7 +69,9 @@ async def warm(guest: Guest) -> None:
     """Runs a shell and a Python once, so that their files are in the guest's memory."""
     env = ["PATH=/opt/python/bin:/usr/local/bin:/usr/bin:/bin"]
     argv = ["/bin/sh", "-c", WARM]
-    running = await guest.execute(argv, env=env, cwd="/", uid=1000, limit_ms=WARM_MS, most=1000)
+    running = await guest.execute(
+        argv, env=env, cwd="/", uid=1000, gid=1000, limit_ms=WARM_MS, most=1000
+    )
     try:
         async with asyncio.timeout(WARM_MS / 1000 + 30):
             await running.ended

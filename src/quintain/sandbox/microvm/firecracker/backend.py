@@ -10,11 +10,14 @@ from pathlib import Path
 from quintain.errors import IsolationError, SandboxError, SandboxTimeout
 from quintain.protocols import Probe
 from quintain.sandbox import cgroups
+from quintain.sandbox.images.image import Image
 from quintain.sandbox.microvm import archive, kernel, layers, layout, limits, templates
+from quintain.sandbox.microvm.bases import Bases
 from quintain.sandbox.microvm.firecracker import jailer
 from quintain.sandbox.microvm.firecracker.jailer import Cell
 from quintain.sandbox.microvm.firecracker.machine import FirecrackerMachine, Hardware
-from quintain.sandbox.microvm.sandbox import MicrovmSandbox, refuse
+from quintain.sandbox.microvm.sandbox import MicrovmSandbox
+from quintain.sandbox.native import NativeBackend
 from quintain.sandbox.network import Proxy
 from quintain.task import SandboxSpec
 
@@ -27,7 +30,7 @@ class FirecrackerBackend:
     """Opens Firecracker microVMs (unverified).
 
     Args:
-        allow_weaker: accepted for symmetry with other backends; nothing here is ever weaker.
+        allow_weaker: for builds of images, which run in native sandboxes; a guest is never weaker.
         program: Firecracker; its name must hold the word.
         jailer: its jailer, which must run as root.
         kernel: a folder with an uncompressed `vmlinux` and `modules`; see `microvm/kernel.py`.
@@ -45,14 +48,16 @@ class FirecrackerBackend:
     ) -> None:
         self.allow_weaker = allow_weaker
         self.program, self.jailer, self.kernel = program, jailer, kernel
+        self._bases = Bases(NativeBackend(allow_weaker=allow_weaker))
         self._open: set[MicrovmSandbox] = set()
         self._numbers = 0
         self._proxies: dict[asyncio.AbstractEventLoop, Proxy] = {}
 
     async def open(self, spec: SandboxSpec) -> MicrovmSandbox:
         """A fresh sandbox; see `quintain.protocols.SandboxBackend.open`."""
-        refuse(spec)
-        hardware, steps = await asyncio.to_thread(self._prepare, spec)
+        image = await self._bases.of(spec)
+        spec = image.settle(spec)
+        hardware, steps = await asyncio.to_thread(self._prepare, spec, image)
         await asyncio.to_thread(jailer.sweep)
         cell, argv, uid = self._cell(hardware)
         machine: FirecrackerMachine | None = None
@@ -60,7 +65,7 @@ class FirecrackerBackend:
             async with asyncio.timeout(spec.startup_s):
                 machine = await FirecrackerMachine.boot(cell, argv, hardware, uid)
                 await templates.build_root(machine.guest, steps)
-                return await self._ready(spec, machine)
+                return await self._ready(spec, machine, image)
         except BaseException as error:
             await self._undo(cell, machine)
             if isinstance(error, TimeoutError) and not isinstance(error, SandboxError):
@@ -69,9 +74,11 @@ class FirecrackerBackend:
                 raise SandboxError(f"the microVM did not come up: {error}") from error
             raise
 
-    async def _ready(self, spec: SandboxSpec, machine: FirecrackerMachine) -> MicrovmSandbox:
+    async def _ready(
+        self, spec: SandboxSpec, machine: FirecrackerMachine, image: Image
+    ) -> MicrovmSandbox:
         await machine.guest.start()
-        sandbox = MicrovmSandbox(spec, machine, limits.Group(), self._forked)
+        sandbox = MicrovmSandbox(spec, machine, limits.Group(), image, self._forked)
         loop = asyncio.get_running_loop()
         await sandbox.let_out(self._proxies.setdefault(loop, Proxy()))
         self._open.add(sandbox)
@@ -81,7 +88,7 @@ class FirecrackerBackend:
     async def _forked(self, sandbox: MicrovmSandbox) -> MicrovmSandbox:
         source = sandbox.machine
         assert isinstance(source, FirecrackerMachine)
-        hardware, _ = await asyncio.to_thread(self._prepare, sandbox.spec)
+        hardware, _ = await asyncio.to_thread(self._prepare, sandbox.spec, sandbox.image)
         cell, argv, uid = self._cell(hardware)
         machine: FirecrackerMachine | None = None
         try:
@@ -89,7 +96,7 @@ class FirecrackerBackend:
                 await source.save_into(cell, uid)
                 first = source.guest.next + 1
                 machine = await FirecrackerMachine.restore(cell, argv, hardware, uid, first)
-                return await self._ready(sandbox.spec, machine)
+                return await self._ready(sandbox.spec, machine, sandbox.image)
         except BaseException:
             await self._undo(cell, machine)
             raise
@@ -103,7 +110,7 @@ class FirecrackerBackend:
         """Says what is missing; with everything there, that none of it was ever verified."""
         missing = {}
         try:
-            await asyncio.to_thread(self._prepare, SandboxSpec())
+            await asyncio.to_thread(self._needs)
         except IsolationError as error:
             missing = dict.fromkeys(error.missing, str(error))
         except SandboxError as error:
@@ -124,8 +131,10 @@ class FirecrackerBackend:
         proxy = self._proxies.pop(asyncio.get_running_loop(), None)
         if proxy is not None:
             await proxy.close()
+        await self._bases.close()
 
-    def _prepare(self, spec: SandboxSpec) -> tuple[Hardware, list[layout.Step]]:
+    def _needs(self) -> tuple[kernel.Kernel, Path]:
+        """What must be there; the kernel, and its uncompressed image."""
         for name, place in (("firecracker", self.program), ("jailer", self.jailer)):
             if shutil.which(place) is None:
                 raise IsolationError(f"no binary: {place} is not on the PATH", (name,))
@@ -139,18 +148,20 @@ class FirecrackerBackend:
             raise IsolationError(
                 f"Firecracker boots an uncompressed kernel, and {image} is not there", ("kernel",)
             )
+        return found, image
+
+    def _prepare(self, spec: SandboxSpec, image: Image) -> tuple[Hardware, list[layout.Step]]:
+        found, uncompressed = self._needs()
         agent, _ = archive.programs()
-        disks = layers.of(spec)
-        steps = layout.steps(spec, [place for place, _ in disks], layers.links(spec))
         processors = layout.processors(spec)
         hardware = Hardware(
-            kernel=image,
+            kernel=uncompressed,
             initial_disk=archive.initial_disk(found, agent),
-            disks=tuple(file for _, file in disks),
+            disks=tuple(layers.of(image)),
             memory_mb=layout.memory_mb(spec),
             processors=processors + processors % 2 if processors > 1 else 1,
         )
-        return hardware, steps
+        return hardware, layout.steps(spec, image)
 
     def _cell(self, hardware: Hardware) -> tuple[Cell, list[str], int]:
         """A new place, the command that starts a process there, and its uid."""
