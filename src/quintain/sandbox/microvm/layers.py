@@ -1,7 +1,8 @@
 """A guest's read-only disks: squashfs files made of folders once per content, kept in the cache.
 
-A folder's content is told by the names, sizes, modes, owners and times of what is in it (of the
-host's `/usr`: by those of its folders). A file is made under another name and renamed, so what is there is whole; concurrent makers waste work, no
+A folder's content is told by the names, sizes, modes, owners and times of what is in it; that of
+the host's `/usr` by its folders alone, whose times change when a package puts a file there. A file
+is made under another name and renamed, so what is there is whole; concurrent makers waste work, no
 more. Those unused for `KEEP_DAYS` are removed when a new one is made.
 """
 
@@ -85,9 +86,7 @@ def _made(source: str, *, view: bool) -> Path:
 
 
 def _seen(source: str, left_out: set[str], *, folders_only: bool) -> Iterator[str]:
-    """What is there, one line a name; of the host's view its folders, whose times tell of changes
-    in them (packages rename files into place), and which number a tenth of the files.
-    """
+    """What is there, one line a name."""
     for entry in _walk(source, left_out):
         if folders_only and not entry.is_dir(follow_symlinks=False):
             continue
