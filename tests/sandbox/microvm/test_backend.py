@@ -7,11 +7,13 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
+from docs.pages import ROOT, blocks
 from quintain.errors import SandboxError
 from quintain.sandbox.microvm.accelerator import find
 from quintain.sandbox.microvm.backend import MicrovmBackend
@@ -184,3 +186,14 @@ async def test_long_output_keeps_its_end(sandbox):
     assert run.stdout.startswith(b"aaaa")
     assert run.stdout.endswith(b"aend\n")
     assert run.stderr == b"oops\n"
+
+
+def test_the_example_of_the_page_runs():
+    (block,) = [
+        block for block in blocks(ROOT / "docs" / "microvm.md") if block.language == "python"
+    ]
+    run = subprocess.run(
+        [sys.executable, "-c", block.text], capture_output=True, text=True, timeout=500
+    )
+    assert run.stdout.strip(), run.stderr
+    assert run.stdout.strip() != os.uname().release
