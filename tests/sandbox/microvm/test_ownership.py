@@ -51,6 +51,12 @@ def _groups(owner):
     ]
 
 
+def _mounts():
+    """Those that a jail or a guest's disk would make."""
+    lines = Path("/proc/self/mounts").read_text().splitlines()
+    return [line for line in lines if line.startswith("jail ") or "microvm" in line]
+
+
 def _wait_until(condition, seconds=10.0):
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
@@ -61,7 +67,7 @@ def _wait_until(condition, seconds=10.0):
 
 
 def test_sigkill_of_the_owner(tmp_path):
-    mounts = Path("/proc/self/mounts").read_text()
+    mounts = _mounts()
     owner = subprocess.Popen(
         [sys.executable, "-c", OWNER],
         stdout=subprocess.PIPE,
@@ -81,7 +87,7 @@ def test_sigkill_of_the_owner(tmp_path):
     assert bool(had) == bool(cgroups.find().places())
     cgroups.sweep(cgroups.find())
     assert _groups(owner.pid) == []
-    assert Path("/proc/self/mounts").read_text() == mounts
+    assert _mounts() == mounts
     assert os.listdir(tmp_path) == []
 
 
