@@ -148,7 +148,9 @@ def test_what_a_dead_owner_left_is_swept(installed):
     left = subprocess.Popen(["sleep", "100"])
     try:
         start = jailer.cgroups.start_time
-        base = Path(tempfile.gettempdir()) / f"quintain-fc-{owner.pid}-{start(owner.pid)}-x"
+        space = jailer.cgroups.owner_name().partition(".")[2]
+        name = f"quintain-fc-{owner.pid}-{start(owner.pid)}.{space}.x"
+        base = Path(tempfile.gettempdir()) / name
         base.mkdir()
         (base / "process").write_text(f"{left.pid} {start(left.pid)}")
         assert jailer.sweep() == [], "its owner lives"

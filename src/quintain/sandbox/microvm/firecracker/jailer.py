@@ -108,8 +108,8 @@ def limits(version: int, memory_mb: int, quota_us: int, period_us: int, threads:
 def cell(program: str, number: int) -> Cell:
     """A new place, whose name says who owns it."""
     owner = cgroups.owner_name().removeprefix(cgroups.PREFIX)
-    base = tempfile.mkdtemp(prefix=f"{_NAME}{owner}-")
-    found = Cell(Path(base), program, f"q-{os.getpid()}-{number}")
+    base = tempfile.mkdtemp(prefix=f"{_NAME}{owner}.")
+    found = Cell(Path(base), program, f"q-{number}")
     if len(f"{found.root}{SOCKET}") > LONGEST_PATH:
         found.remove()
         raise SandboxError(
@@ -123,20 +123,13 @@ def sweep() -> list[str]:
     """Ends what dead owners left, and removes its folders; returns those."""
     removed = []
     for base in Path(tempfile.gettempdir()).glob(f"{_NAME}*"):
-        pid, start, *_ = base.name.removeprefix(_NAME).split("-")
-        if _lives(pid, start) or base.stat().st_uid != os.geteuid():
+        owner = cgroups.PREFIX + base.name.removeprefix(_NAME)
+        if cgroups.is_alive(owner) or base.stat().st_uid != os.geteuid():
             continue
         with contextlib.suppress(OSError, ValueError):
             pid, start = (base / "process").read_text().split()
-            if _lives(pid, start):
+            if cgroups.alive(pid, start):
                 os.kill(int(pid), signal.SIGKILL)
         shutil.rmtree(base, ignore_errors=True)
         removed.append(str(base))
     return removed
-
-
-def _lives(pid: str, start: str) -> bool:
-    try:
-        return str(cgroups.start_time(int(pid))) == start
-    except (OSError, ValueError):
-        return False
