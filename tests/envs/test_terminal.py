@@ -15,6 +15,7 @@ from quintain.envs.terminal_problems import TEMPLATES, draw_problem, fix_program
 from quintain.errors import ConfigError, TaskError
 from quintain.messages import ToolCall, assistant
 from quintain.policies.scripted import Scripted
+from quintain.sandbox.native import NativeBackend
 from quintain.verifiers.terminal import Terminal
 
 
@@ -269,3 +270,39 @@ def test_generated_tasks_are_many():
     env = terminal.environment()
     prompts = [task.prompt[0].text for task in itertools.islice(env.tasks.split("train"), 300)]
     assert len(set(prompts)) == 300
+
+
+class Plain:
+    """Native sandboxes that say they can do nothing but what every sandbox can."""
+
+    name = "plain"
+
+    def __init__(self):
+        self.inner = NativeBackend(allow_weaker=True)
+
+    async def open(self, spec):
+        box = await self.inner.open(spec)
+        box.capabilities = frozenset()
+        return box
+
+
+@pytest.mark.parametrize(
+    ("command", "reward"),
+    [("echo 3 > sum.txt", 1.0),
+     ("echo 4 > sum.txt", 0.0),
+     ("setsid sh -c 'sleep 3; echo 3 > sum.txt' >/dev/null 2>&1 &", 0.0),
+     ("echo 3 > sum.txt; setsid sh -c 'while :; do for d in /check-*; do "
+      "echo exit 1 > $d/check.sh; done; done' >/dev/null 2>&1 &", 1.0)],
+)  # fmt: skip
+async def test_a_sandbox_without_forks_is_judged_in_place(command, reward):
+    row = terminal.task(
+        "t", "Do it.", split="eval", expect_files={"sum.txt": "3"},
+        check='sh "$CHECK/check.sh"', check_files={"check.sh": "test $(cat sum.txt) = 3"},
+    )  # fmt: skip
+    env = terminal.environment([row])
+    backend = Plain()
+    policy = Scripted(say(("shell", {"command": command}), ("shell", {"command": "true"})))
+    done = await q.arollout(env, policy, row, backend=backend)
+    await backend.inner.close()
+    assert done.error is None, done.error
+    assert done.reward == reward, done.verdict

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from quintain.protocols import ExecResult
+from quintain.sandbox import landlock
 from quintain.sandbox.attacks import ATTACKS
 from quintain.sandbox.probe import Target, attack, probe
 from quintain.task import SandboxSpec
@@ -22,6 +23,9 @@ async def test_everything_holds(backend):
     assert {"files", "network", "processes", "seccomp", "namespaces"} <= set(found.enforced)
     assert not {name for name, why in found.missing.items() if "got through" in why}, found
     assert found.details["latency_ms"]["fresh_true"] > 0
+    told = found.details["second_layer"]
+    assert told == (", ".join(landlock.layers(landlock.version())) or told)
+    assert told.startswith("files" if landlock.version() >= 2 else "none")
 
 
 @pytest.mark.parametrize("one", [one for one in ATTACKS if one.control], ids=lambda one: one.wall)
