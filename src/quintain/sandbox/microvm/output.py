@@ -36,11 +36,9 @@ class Output:
             return bytes(self._told)
         total = len(self._told) + self._untold
         head, mark, tail = cut(total, self._limit)
-        if not mark:
-            return bytes(self._told[:head])
         end = self._tail
         if self._untold == len(self._tail):
             end = bytes(self._told) + self._tail
         if len(end) < tail:
-            tail, mark = len(end), MARK % (total - head - len(end))
+            tail, mark = len(end), MARK % (total - head - len(end)) if mark else b""
         return bytes(self._told[:head]) + mark + end[len(end) - tail :]
