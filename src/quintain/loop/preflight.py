@@ -6,6 +6,7 @@ brings a new kind of check adds a row to `CHECKS`.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import shutil
 from collections.abc import Awaitable, Callable, Mapping
@@ -15,7 +16,7 @@ from typing import Any, Literal
 
 from quintain.audits.measure import aaudit
 from quintain.audits.trials import PASSES
-from quintain.errors import ConfigError, TrainingError
+from quintain.errors import ConfigError, TaskError, TrainingError
 from quintain.evals import aevaluate
 from quintain.loop.settings import EvalSettings
 from quintain.messages import Message
@@ -32,6 +33,8 @@ from quintain.training.sampler import refuse_unless_train
 logger = logging.getLogger(__name__)
 LOOKED_AT = 5000
 """Tasks of each split that are compared with each other."""
+GOLDS_LOOKED_AT = 500
+"""Tasks of each split whose golds are checked."""
 FREE_BYTES = 1_000_000_000
 
 
@@ -110,6 +113,25 @@ def _content(task: Task) -> str:
     prompt = [message.model_dump(mode="json") for message in task.prompt]
     files = {path: digest(data) for path, data in task.files.items()}
     return digest(prompt, task.world, files)
+
+
+async def golds_are_sound(flight: Flight) -> Finding:
+    """What the verifier compares with is whole, and no wrong answer would pass for it by design.
+
+    Asks the verifier (its `check_gold`, where it has one) about the first tasks of each split.
+    """
+    check = getattr(flight.environment.verifier, "check_gold", None)
+    if check is None:
+        return Finding("ok", f"{flight.environment.verifier.name} has no golds to check")
+    asked = 0
+    for split in Split:
+        for task in islice(flight.environment.tasks.split(split), GOLDS_LOOKED_AT):
+            try:
+                await asyncio.to_thread(check, task)
+            except TaskError as error:
+                return Finding("error", str(error))
+            asked += 1
+    return Finding("ok", f"the golds of {asked} tasks are sound")
 
 
 async def verifier_tells_right_from_wrong(flight: Flight) -> Finding:
@@ -214,6 +236,7 @@ CHECKS: dict[str, Check] = {
     "policy": policy_is_trainable,
     "store": store_is_writable,
     "splits": splits_are_disjoint,
+    "golds": golds_are_sound,
     "verifier": verifier_tells_right_from_wrong,
     "audit": verifier_withstands_attacks,
     "signal": base_rate_has_signal,
