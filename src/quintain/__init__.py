@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from quintain.verifiers.pairwise import Pairwise
     from quintain.verifiers.rules import Rules, Similarity
     from quintain.verifiers.server_state import Server
+    from quintain.verifiers.service import Service
     from quintain.verifiers.sql import Sql
     from quintain.verifiers.state import Files, World
     from quintain.verifiers.tests import Tests
@@ -75,6 +76,7 @@ _WHERE = {
     "Sampling": "quintain.messages:Sampling",
     "SandboxSpec": "quintain.task:SandboxSpec",
     "Server": "quintain.verifiers.server_state:Server",
+    "Service": "quintain.verifiers.service:Service",
     "Similarity": "quintain.verifiers.rules:Similarity",
     "Split": "quintain.task:Split",
     "Sql": "quintain.verifiers.sql:Sql",
@@ -131,6 +133,7 @@ __all__ = [
     "Sampling",
     "SandboxSpec",
     "Server",
+    "Service",
     "Similarity",
     "Split",
     "Sql",

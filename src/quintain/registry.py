@@ -169,6 +169,7 @@ verifiers = Registry(
         "function": "quintain.verifiers.function:as_verifier",
         "answer": "quintain.verifiers.answer:Answer",
         "tests": "quintain.verifiers.tests:Tests",
+        "service": "quintain.verifiers.service:Service",
         "types": "quintain.verifiers.types:Types",
         "terminal": "quintain.verifiers.terminal:Terminal",
         "similarity": "quintain.verifiers.rules:Similarity",
