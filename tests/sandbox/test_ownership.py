@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from quintain.errors import IsolationError, SandboxError
 from quintain.sandbox import cgroups
 from quintain.sandbox.native import NativeBackend
 from quintain.task import SandboxSpec
+from soak.listing import marked
 
 MARK = str(1_000_000 + os.getpid())
 OWNER = """
@@ -157,3 +159,40 @@ async def test_a_dead_server_breaks_its_sandboxes_and_is_replaced(possible):
     finally:
         await backend.close()
     assert _wait_until(lambda: not [g for g in _groups() if f"-{os.getpid()}-" in g]), _groups()
+
+
+SOAK = Path(__file__).resolve().parents[1] / "soak" / "soak_sandbox.py"
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_killed_at_any_moment(possible, tmp_path, seed):
+    """An owner dies somewhere in opening, running, a shell, a snapshot, closing: nothing stays."""
+    rng = random.Random(seed)
+    mark = f"any-moment-{os.getpid()}-{seed}"
+    folders = _folders()
+    owner = subprocess.Popen(
+        [sys.executable, str(SOAK), "--own", "100000", str(seed), mark],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    )
+    try:
+        for _ in range(rng.randrange(1, 12)):
+            assert owner.stdout.read(1) == b"."
+        time.sleep(rng.random() * 0.1)
+        mine = f"{cgroups.PREFIX}{owner.pid}-"
+        assert any(mine in group for group in _groups()), "the listing sees its groups"
+    finally:
+        owner.kill()
+        owner.wait()
+        owner.stdout.close()
+    assert _wait_until(lambda: not marked([mark])), marked([mark])
+    assert _wait_until(lambda: not any(mine in group for group in _groups())), _groups()
+    assert mine not in _mounts()
+    assert str(tmp_path) not in _mounts()
+    assert os.listdir(tmp_path) == []
+    assert _folders() - folders == set()
+
+
+def _folders():
+    """What lies where sandboxes could leave something: caches are for those that come after."""
+    return {f"{place}/{name}" for place in ("/dev/shm", "/run") for name in os.listdir(place)}

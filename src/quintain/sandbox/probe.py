@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import platform
 import secrets
 import socket
-import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -19,12 +16,12 @@ from quintain.errors import CapabilityError, IsolationError, SandboxError
 from quintain.protocols import ExecResult, Probe, Sandbox, SandboxBackend
 from quintain.record import Json
 from quintain.sandbox import filter as calls
+from quintain.sandbox import measure
 from quintain.sandbox.attacks import ATTACKS, Attack
 from quintain.sandbox.network import check
 from quintain.task import SandboxSpec
 
 SPEC = SandboxSpec(memory_mb=64, disk_mb=16, max_pids=40, cpus=0.5, max_output_bytes=100_000)
-LATENCY_RUNS = 7
 
 
 class Target:
@@ -133,7 +130,8 @@ async def probe(
             found[check.WALL] = f"got through: {through}"
         else:
             enforced.append(check.WALL)
-    told["latency_ms"] = await _latency(backend, spec)
+    told["latency_ms"] = await measure.latency(backend, spec)
+    told["density"] = await measure.density(backend, spec, told["latency_ms"]["fresh_true"])
     return Probe(
         backend=backend.name,
         available=True,
@@ -147,23 +145,3 @@ async def probe(
 def _why(run: ExecResult) -> str:
     said = " ".join((run.text + run.error_text).split())[-200:]
     return f"the attack got through (exit code {run.exit_code} {run.killed}): {said}"
-
-
-async def _latency(backend: SandboxBackend, spec: SandboxSpec) -> dict[str, float]:
-    """Medians over a few runs: a fresh sandbox from open to closed, and its parts."""
-    rows: list[tuple[float, float, float]] = []
-    for _ in range(LATENCY_RUNS):
-        start = time.perf_counter()
-        sandbox = await backend.open(spec)
-        opened = time.perf_counter()
-        await sandbox.exec(["true"])
-        ran = time.perf_counter()
-        await sandbox.close()
-        rows.append((opened - start, ran - opened, time.perf_counter() - ran))
-        await asyncio.sleep(0)
-    names = ("open", "exec_true", "close")
-    parts = {
-        name: round(1000 * statistics.median(column), 2)
-        for name, column in zip(names, zip(*rows, strict=True), strict=True)
-    }
-    return {**parts, "fresh_true": round(1000 * statistics.median(map(sum, rows)), 2)}
