@@ -49,12 +49,13 @@ def test_list_names_what_is_registered(quintain):
 
 
 def test_doctor_tries_the_sandbox(quintain):
-    called = quintain("doctor", "--json")
+    called = quintain("doctor", "--sandbox", "native", "--json")
     native = called.json["sandboxes"]["native"]
     assert called.code == (0 if native["available"] else 1)
     assert native["enforced"] or native["missing"] or native["advice"]
     assert "torch" in called.json["extras"]["train"]["needs"]
-    assert "sandbox native" in quintain("doctor").out
+    assert called.json["recommendation"][0]["for"].startswith("training")
+    assert "sandbox native" in quintain("doctor", "--sandbox", "native").out
     called = quintain("doctor", "--sandbox", "nativ")
     assert called.code == 1
     assert "did you mean native" in called.out
