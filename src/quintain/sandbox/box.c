@@ -816,7 +816,9 @@ static int mind(struct command *c) {
     uint32_t ooms, refused;
   } word = {0};
   if (pipe2(failed, O_CLOEXEC) < 0) return 1;
-  command_pid = fork();
+  /* The child that becomes a program borrows this memory until then: nothing is copied for it. What
+   * it changes there (errno, environ) is not looked at. An interpreter needs memory of its own. */
+  command_pid = c->flags & IN_PLACE ? fork() : vfork();
   if (command_pid == 0) become(c, failed[1]);
   if (command_pid < 0) word.error = (uint32_t)errno, word.where = AT_FORK;
   for (int i = 0; i < 3; i++) close(c->stdio[i]);

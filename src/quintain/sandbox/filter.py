@@ -118,7 +118,24 @@ def program(machine: str = "") -> bytes:
     code += _guarded(special["ioctl"], [*typing, _refuse(errno.EPERM)])
     persona = [_op(_LOAD, _ARGUMENT[0]), _op(_EQUAL, 0, 2, 0), _op(_EQUAL, 0xFFFFFFFF, 1, 0)]
     code += _guarded(special["personality"], [*persona, _refuse(errno.EPERM)])
-    for call in sorted(table.values()):
-        code += [_op(_EQUAL, call, 0, 1), _refuse(errno.EPERM)]
-    code.append(_op(_RETURN, _ALLOW))
+    code += _tree(_ranges(set(table.values())))
     return b"".join(code)
+
+
+def _ranges(refused: set[int]) -> list[tuple[int, bytes]]:
+    """Where the answer changes, in order: from this number on, that answer."""
+    found: list[tuple[int, bytes]] = []
+    for number in range(NEWEST):
+        answer = _refuse(errno.EPERM) if number in refused else _op(_RETURN, _ALLOW)
+        if not found or found[-1][1] != answer:
+            found.append((number, answer))
+    return found
+
+
+def _tree(ranges: list[tuple[int, bytes]]) -> list[bytes]:
+    """A binary search: when a filter is put up, the kernel tries every call there is on it."""
+    if len(ranges) == 1:
+        return [ranges[0][1]]
+    middle = len(ranges) // 2
+    below, above = _tree(ranges[:middle]), _tree(ranges[middle:])
+    return [_op(_AT_LEAST, ranges[middle][0], len(below), 0), *below, *above]
