@@ -82,8 +82,8 @@ class NativeBackend:
         """Whether the second layer is put up where the kernel has it."""
         self.build = build or BuildLimits()
         self._images: Images | None = None
-        self._unmapped = ""
-        """Why the owners of an image's files cannot be shown, once this host refused."""
+        self._unmapped: dict[str, str] = {}
+        """Images whose owners this host refused to show, by their keys, and why."""
         self._host: host.Host | None = None
         self._servers: dict[asyncio.AbstractEventLoop, SpawnServer] = {}
         self._templates: dict[tuple[object, ...], SpawnServer] = {}
@@ -153,7 +153,8 @@ class NativeBackend:
         try:
             link, ids = await self.link(spec, snapshot, image, workshop, modules)
         except _UnmappedError as error:
-            self._unmapped = str(error)
+            assert image is not None
+            self._unmapped[image.key] = str(error)
             self._refuse_missing(missing := self._missing(here, spec, image))
             link, ids = await self.link(spec, snapshot, image, workshop, modules)
         sandbox = NativeSandbox(spec, link, ids, missing, self, image)
@@ -310,8 +311,8 @@ class NativeBackend:
             missing.pop("pids", None)
         if spec.isolation in ("gvisor", "microvm"):
             missing[spec.isolation] = "the native backend isolates by namespaces"
-        if self._unmapped and image is not None:
-            missing["owners"] = self._unmapped
+        if image is not None and image.key in self._unmapped:
+            missing["owners"] = self._unmapped[image.key]
         return missing
 
     def _refuse_missing(self, missing: dict[str, str]) -> None:
@@ -337,7 +338,7 @@ class NativeBackend:
     ) -> bytes:
         """The plan of one sandbox: that of its kind, which is kept, with its own numbers put in."""
         kind = (image and image.key, spec.memory_mb, spec.disk_mb, spec.max_pids, spec.cpus,
-                spec.user, spec.workdir, _listens(spec), fill, ids.nested)  # fmt: skip
+                spec.user, spec.workdir, _listens(spec), fill, ids.nested, ids.ranged)  # fmt: skip
         own = not (ids.rootless or ids.ranged)
         found = server.plans.get(kind)
         if found is None:
@@ -377,14 +378,15 @@ class NativeBackend:
             # One id: everything inside belongs to this user, whatever it is called.
             uid, gid = (user.uid, user.gid) if workshop or user.uid else (layout.USER_UID,) * 2
             return layout.Ids(True, 0, 0, 0, uid, gid)
-        if image is not None and not self._unmapped:
+        if image is not None and image.key not in self._unmapped:
             if not (user.uid < layout.RANGE and user.gid < layout.RANGE):
                 raise ConfigError(f"user {spec.user!r}: ids go up to {layout.RANGE - 1}")
             first = layout.first_id()
             host_ids = (first, first + user.uid, first + user.gid)
             return layout.Ids(False, *host_ids, user.uid, user.gid, ranged=True)
         if user.uid not in (layout.INIT_UID, layout.USER_UID):
-            raise IsolationError(f"user {spec.user!r}: {self._unmapped}", ("owners",))
+            why = self._unmapped.get(image.key if image is not None else "", "it has two ids")
+            raise IsolationError(f"user {spec.user!r}: {why}", ("owners",))
         first = layout.pairs()[0] + number % (layout.pairs()[1] // 2) * 2
         return layout.Ids(False, first, first + 1, first + 1, user.uid, user.uid)
 

@@ -40,7 +40,7 @@ def digests(folder):
     for top, _, files in os.walk(folder):
         for name in files:
             path = Path(top, name)
-            if path.is_file():
+            if path.is_file() and not path.is_symlink():
                 found[str(path)] = hashlib.sha256(path.read_bytes()).hexdigest()
     return found
 

@@ -9,10 +9,11 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
-from quintain.errors import BuildError, CapabilityError, ConfigError
+from quintain.errors import BuildError, CapabilityError, ConfigError, IsolationError
 from quintain.sandbox.images.builder import BuildLimits
 from quintain.sandbox.native import NativeBackend
 from quintain.task import SandboxSpec
@@ -214,8 +215,15 @@ def test_many_processes_build_once(store):
 
 
 def test_an_interrupted_build_leaves_nothing(store):
-    def mounts():
-        return [line for line in open("/proc/self/mountinfo") if str(store.folder) in line]
+    def left():
+        """Processes that see the store in a mount of their own, or work in it."""
+        found = []
+        for pid in filter(str.isdecimal, os.listdir("/proc")):
+            with contextlib.suppress(OSError):
+                files = (Path("/proc", pid, name) for name in ("cmdline", "mountinfo"))
+                if str(store.folder) in "".join(file.read_text() for file in files):
+                    found.append(pid)
+        return found
 
     line = "for i in 1 2 3 4 5 6 7 8; do echo $i > /opt/$i; sleep 0.05; done; echo done > /opt/id"
     kills = 0
@@ -229,7 +237,10 @@ def test_an_interrupted_build_leaves_nothing(store):
         for entry in store.entries():
             if entry.kind == "layer":
                 assert (store.folder / entry.key / "root/opt/id").read_text() == "done\n"
-        assert mounts() == []
+        deadline = time.monotonic() + 10
+        while left() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert left() == []
     assert kills
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline and any(store.sweep()):
@@ -246,6 +257,38 @@ async def test_a_cancelled_build_stops(one_backend, store):
     with pytest.raises(asyncio.CancelledError):
         await opening
     assert os.listdir(store.folder / "making") == []
+
+
+@pytest.fixture
+def unmappable(tmp_path, tiny):
+    """The tiny base on a file system that has no id-mapped mounts."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting an overlay needs root")
+    for name in ("upper", "work", "merged"):
+        (tmp_path / name).mkdir()
+    options = f"lowerdir={tiny},upperdir={tmp_path}/upper,workdir={tmp_path}/work"
+    merged = str(tmp_path / "merged")
+    done = subprocess.run(["mount", "-t", "overlay", "overlay", "-o", options, merged])
+    if done.returncode:
+        pytest.skip("no overlay here")
+    yield merged
+    subprocess.run(["umount", "-l", merged], check=True)
+
+
+@pytest.mark.parametrize("launcher", ["c", "python"])
+async def test_owners_that_cannot_be_shown_are_refused_by_name(store, unmappable, launcher):
+    strict = NativeBackend(launcher=launcher)
+    with pytest.raises(IsolationError, match="id-mapped mounts") as caught:
+        await strict.open(SandboxSpec(image=unmappable))
+    assert caught.value.missing == ("owners",)
+    await strict.close()
+    weaker = NativeBackend(launcher=launcher, allow_weaker=True)
+    async with opened(weaker, image=unmappable) as box:
+        assert "owners" in box.missing
+        assert await said(box, "id -u; stat -c %u /data; touch /work/x") == "1000\n65534"
+    with pytest.raises(IsolationError, match="postgres"):
+        await weaker.open(SandboxSpec(image=unmappable, user="postgres"))
+    await weaker.close()
 
 
 async def test_a_start_limit_is_not_the_builds(one_backend):
