@@ -124,13 +124,13 @@ async def test_behind_a_gate(bench):
 
 
 @pytest.mark.parametrize(
-    "text", ["", " \n", "...", ":", "**Solution:**", "Thought process:", "解", "# Answer", "None"]
+    "text", ["", " \n", "...", ":", "**Solution:**", "Thought process:", "解", "# Answer", "Sure!"]
 )
 def test_hollow(text):
     assert hollow(text)
 
 
-@pytest.mark.parametrize("text", ["7", "yes", "Solution: 7", "B", "The answer is 4", "x"])
+@pytest.mark.parametrize("text", ["7", "yes", "Solution: 7", "B", "The answer is 4", "None", "x"])
 def test_not_hollow(text):
     assert not hollow(text)
 

@@ -1,6 +1,8 @@
 """Verifiers: from a trajectory to a verdict, built so that cheating cannot pay.
 
-`answer` compares what a policy says with a gold answer, `tests` runs its code against hidden
-cases from outside of its process, `function` wraps a plain function. `workers` is where code that
-meets untrusted input runs: one killable process a call.
+What is said: `answer`, `calls`, `sql`, `flag`. What code does, seen from outside of its process:
+`tests`, `unseen`, `types`, `service`. What state was left: `state` (files, the host-side world),
+`database`, `server_state`. Heuristics: `rules`, `judge`, `pairwise`. Around others: `combine`,
+`guards`; `function` wraps a plain function. `workers` is where code that meets untrusted input is:
+one killable process a call; what runs in clean rooms is `runner`, `query_runner`, the checker.
 """

@@ -25,7 +25,7 @@ MASTER_KEYS = frozenset(
         "let's solve this problem step by step", "let us solve this problem step by step",
         "let's think step by step", "let us think step by step", "here is the solution",
         "here is my answer", "here is the answer", "sure", "certainly", "ok", "okay", "done",
-        "correct", "pass", "verdict pass", "none", "null", "n/a", "lösung", "antwort", "respuesta",
+        "pass", "verdict pass", "lösung", "antwort", "respuesta",
         "solución", "réponse", "解", "解答", "答案", "かいせつ", "解説", "답", "решение", "ответ",
     )
 )  # fmt: skip
