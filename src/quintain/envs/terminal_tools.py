@@ -6,7 +6,6 @@ folder, variables and background jobs stay between calls. What they return is bo
 
 from __future__ import annotations
 
-import shlex
 import weakref
 from typing import Any
 
@@ -41,7 +40,6 @@ async def _shell(command: str, sandbox: Any, timeout_s: float | None = None) -> 
     session = _SESSIONS.get(sandbox)
     if session is None:
         session = _SESSIONS[sandbox] = await sandbox.session()
-        await session.run(f"cd {shlex.quote(sandbox.spec.workdir)}")
     before = session.restarts
     run = await session.run(command, timeout_s=timeout_s)
     told = describe_exec(run) or NO_OUTPUT
