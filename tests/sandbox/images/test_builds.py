@@ -36,10 +36,15 @@ async def said(box, line, **options):
 async def test_setup_on_the_host_view(backend, store):
     spec = {"setup": ("echo built > /opt/made; mkdir /srv/x; id -u > /srv/x/who",
                       "echo '#!/bin/sh\necho tool' > /usr/local/bin/a-tool",
-                      "chmod 4755 /usr/local/bin/a-tool; mkfifo /srv/x/pipe")}  # fmt: skip
+                      "chmod 4755 /usr/local/bin/a-tool; mkfifo /srv/x/pipe",
+                      # Root over its own files: others' too, whatever their modes.
+                      "echo s > /srv/x/own; chown 33:50 /srv/x/own; chmod 0 /srv/x/own",
+                      "cat /srv/x/own > /srv/x/read; ! chroot / true")}  # fmt: skip
     async with opened(backend, **spec) as box:
         text = await said(box, "cat /opt/made /srv/x/who; a-tool; stat -c %a $(command -v a-tool)")
         assert text.split() == ["built", "0", "tool", "755"]
+        text = await said(box, "cat /srv/x/read; stat -c '%u %g %a' /srv/x/own")
+        assert text.split() == ["s", "33", "50", "0"]
         # The layer and the base stay as they are; the workdir is the user's.
         assert "Read-only" in await said(box, "touch /usr/local/bin/b")
         assert "denied" in await said(box, "touch /srv/x/b")
