@@ -23,12 +23,14 @@ from collections import Counter
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from soak.listing import left, listing, marked
+from soak.listing import holder, left, listing, marked
 
 SIDE_BY_SIDE = 4
 """Episodes at once in one owner."""
 SETTLE_S = 2.0
 """How long what a killed owner had may take to be gone."""
+PATIENCE_S = 30.0
+"""How long what is left at the end is watched: a leak stays."""
 
 
 async def episode(backend, spec, rng, mark):
@@ -177,6 +179,18 @@ class Soak:
             await asyncio.sleep(0.02)
 
 
+async def lasting(before, mark):
+    """What is left and stays: what other programs hold for a moment goes meanwhile."""
+    rest = left(before, listing([mark]))
+    deadline = time.monotonic() + PATIENCE_S
+    while rest and time.monotonic() < deadline:
+        await asyncio.sleep(0.5)
+        now = left(before, listing([mark]))
+        rest = {kind: sorted(set(names) & set(now.get(kind, ()))) for kind, names in rest.items()}
+        rest = {kind: names for kind, names in rest.items() if names}
+    return rest
+
+
 async def soak(episodes, kills, owners, seed):
     """Runs it; 0 if nothing is left."""
     from quintain.sandbox import cgroups
@@ -189,7 +203,7 @@ async def soak(episodes, kills, owners, seed):
     took = time.monotonic() - began
     await asyncio.sleep(SETTLE_S)
     swept = cgroups.sweep(cgroups.find())
-    rest = left(before, listing([state.mark]))
+    rest = await lasting(before, state.mark)
     print(f"episodes {state.done['episodes']}, owners {state.done['owners']}, "
           f"killed {state.done['killed']}, {took:.0f} s, "
           f"{state.done['episodes'] / took:.0f} episodes/s")  # fmt: skip
@@ -201,7 +215,7 @@ async def soak(episodes, kills, owners, seed):
     for kind in kinds:
         print(f"{kind:<20} {len(before[kind]):>7} {len(rest.get(kind, ())):>5}")
         for name in rest.get(kind, ())[:5]:
-            print(f"    {name}")
+            print(f"    {name} {holder(name)}")
     for error in state.errors:
         print(error)
     return 1 if rest or state.errors else 0
