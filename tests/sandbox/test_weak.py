@@ -17,7 +17,7 @@ import pytest
 pytest.importorskip("sandlock", reason="the weak tier needs sandlock: pip install 'quintain[weak]'")
 
 from quintain.errors import CapabilityError, ConfigError, IsolationError, SandboxError
-from quintain.sandbox.weak import PREFIX, WeakBackend, sweep, unavailable
+from quintain.sandbox.weak import PREFIX, WeakBackend, sweep, unavailable, users_of
 from quintain.task import SandboxSpec
 from quintain.testing import check_sandbox
 
@@ -127,6 +127,29 @@ async def test_what_it_leaves_open(weak):
         assert "PermissionError" in run.error_text, "nothing inside can listen"
     finally:
         await box.close()
+
+
+def _system_v(users):
+    found = set()
+    for name, column in (("sem", 4), ("shm", 7), ("msg", 7)):
+        for line in Path("/proc/sysvipc", name).read_text().splitlines()[1:]:
+            row = line.split()
+            if int(row[column]) in users:
+                found.add((name, row[1]))
+    return found
+
+
+async def test_nothing_of_system_v_stays(weak):
+    if os.geteuid() != 0:
+        pytest.skip("an ordinary user's sandboxes share its own objects")
+    users = users_of(os.getpid())
+    boxes = [await weak.open(WEAK) for _ in range(2)]
+    for box in boxes:
+        assert (await box.exec(["true"])).ok
+    assert _system_v(users), "sandlock keeps its accounts there"
+    for box in boxes:
+        await box.close()
+    assert not _system_v(users)
 
 
 OWNER = """

@@ -171,17 +171,24 @@ def kill_below(root: int, spared: set[int], oldest: int = 0) -> int:
     return len(victims)
 
 
-def remove_semaphores(users: range) -> None:
-    """Removes the System V semaphores of users that are nobody but a sandbox's.
+SYSTEM_V = {"sem": (4, "semctl"), "shm": (7, "shmctl"), "msg": (7, "msgctl")}
+"""Tables of `/proc/sysvipc`: in which column the owner stands, and what removes an object."""
+
+
+def remove_system_v(users: range) -> None:
+    """Removes System V semaphores, memory and queues of users that are nobody but a sandbox's.
 
     They outlive every process; sandlock keeps its accounts in them. Those of this process's own
     user stay: they may be somebody else's.
     """
-    try:
-        with open("/proc/sysvipc/sem", encoding="utf-8") as file:
-            rows = [line.split() for line in file][1:]
-    except OSError:
-        return
-    for row in rows:
-        if int(row[4]) in users and int(row[4]) != os.geteuid():
-            libc.semctl(int(row[1]), 0, 0)
+    for name, (column, control) in SYSTEM_V.items():
+        try:
+            with open(f"/proc/sysvipc/{name}", encoding="utf-8") as file:
+                rows = [line.split() for line in file][1:]
+        except OSError:
+            continue
+        for row in rows:
+            owner = int(row[column])
+            if owner in users and owner != os.geteuid():
+                arguments = (0, 0) if name == "sem" else (0, None)
+                getattr(libc, control)(int(row[1]), *arguments)

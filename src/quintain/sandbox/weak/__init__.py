@@ -32,7 +32,7 @@ from quintain.errors import (
 from quintain.protocols import Probe
 from quintain.sandbox import cgroups, host, layout, probe, wire
 from quintain.sandbox import filter as calls
-from quintain.sandbox.kernel import remove_semaphores
+from quintain.sandbox.kernel import remove_system_v
 from quintain.sandbox.link import Link
 from quintain.sandbox.running import NativeSandbox
 from quintain.sandbox.server import SpawnServer
@@ -249,7 +249,7 @@ def sweep() -> list[str]:
             pid, _, rest = entry.name.removeprefix(PREFIX).partition("-")
             if not cgroups.alive(pid, rest.partition("-")[0]):
                 shutil.rmtree(entry.path, ignore_errors=True)
-                remove_semaphores(users_of(int(pid)))
+                remove_system_v(users_of(int(pid)))
                 removed.append(entry.path)
     return removed
 

@@ -27,7 +27,7 @@ import traceback
 from typing import Any
 
 from quintain.sandbox import wire
-from quintain.sandbox.kernel import prctl, remove_semaphores
+from quintain.sandbox.kernel import prctl, remove_system_v
 from quintain.sandbox.weak.steward import DUMPABLE, Steward, become_reaper, kill_all_below
 
 
@@ -84,7 +84,7 @@ class Keeper:
         finally:
             kill_all_below(set())
             for _, _, uid in self.stewards.values():
-                remove_semaphores(range(uid, uid + 1))
+                remove_system_v(range(uid, uid + 1))
             remove_tree(self.folder)
 
     def _loop(self, wake: int, watch: int) -> None:
@@ -148,7 +148,7 @@ class Keeper:
                 number, folder, uid = self.stewards.pop(pid)
                 self.statuses[number] = status
                 kill_all_below({*self.stewards, *self.removers})
-                remove_semaphores(range(uid, uid + 1))
+                remove_system_v(range(uid, uid + 1))
                 self._remove(number, folder)
             elif pid in self.removers:
                 number = self.removers.pop(pid)
