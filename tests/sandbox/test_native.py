@@ -249,3 +249,11 @@ def test_one_backend_in_several_event_loops():
         pytest.skip(f"no native sandbox here: {error}")
     finally:
         asyncio.run(backend.close())
+
+
+async def test_the_supervisor_tells_nothing_of_the_host(backend):
+    box = await backend.open(SandboxSpec())
+    lines = (await box.exec(["sh", "-c", "cat /proc/1/cmdline /proc/2/cmdline"])).stdout
+    assert b"/" not in lines
+    assert lines.count(b"quintain") == 2
+    await box.close()

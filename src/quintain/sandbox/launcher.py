@@ -24,6 +24,7 @@ from quintain.sandbox.kernel import (
     CALL,
     check,
     die_with_parent,
+    hide_arguments,
     keep_only,
     libc,
     prctl,
@@ -72,6 +73,7 @@ class Server:
     def run(self) -> None:
         """Serves until the owner is gone; then nothing is left."""
         owner_pid = os.getppid()
+        hide_arguments()
         os.umask(0)
         wake_r, wake_w = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(wake_w, warn_on_full_buffer=False)
