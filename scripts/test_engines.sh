@@ -54,7 +54,7 @@ new_groups() { comm -13 <(echo "$before") <(groups) | grep . || true; }
 left() {
   local found
   found=$(
-    grep -lF "$folder" /proc/[0-9]*/cmdline 2>/dev/null | grep -v "^/proc/$$/" || true
+    grep -l "${folder/quintain/[q]uintain}" /proc/[0-9]*/cmdline 2>/dev/null || true
     grep -F "$folder" /proc/self/mounts || true
     new_groups
     find /run/quintain -mindepth 1 -maxdepth 1 2>/dev/null || true
