@@ -97,8 +97,8 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-async def test_written_calls_are_read_not_run(bench, name):
+async def test_written_calls_are_read_not_run(bench):
     verifier = Calls(source="text")
-    assert (await bench.judge(verifier, HOSTILE[name], PAY)).outcome is Outcome.FAILED
+    for name, text in HOSTILE.items():
+        assert (await bench.judge(verifier, text, PAY)).outcome is Outcome.FAILED, name
     assert (await bench.judge(verifier, WRITTEN, PAY)).outcome is Outcome.SOLVED

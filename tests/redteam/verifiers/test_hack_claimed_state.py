@@ -1,7 +1,5 @@
 """State that is claimed, hidden or dressed up is seen as what it is."""
 
-import pytest
-
 from quintain.task import SandboxSpec
 from quintain.verdict import Outcome
 from quintain.verifiers.state import Files
@@ -28,17 +26,22 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize("name", {**FOOLS, **OTHERS})
-async def test_only_the_state_counts(bench, name):
-    box = await bench.open_sandbox(SandboxSpec(env={"PATH": "/tmp/bin:/usr/bin:/bin"}))
-    try:
-        if name == "lying_ls":
-            await box.write("ls.txt", LS)
-        assert (await box.exec(["sh", "-c", {**FOOLS, **OTHERS}[name]])).ok
-        text = "I wrote 42 into report and removed the draft. All files are as asked."
-        verdict = await bench.judge(Files(max_bytes=1000), text, WANTED, sandbox=box)
-        assert verdict.outcome is Outcome.FAILED, verdict
-        asked = (await box.exec(["sh", "-c", "ls; cat report"])).text
-        assert (asked == "report\n42\n") == (name in FOOLS)
-    finally:
-        await box.close()
+async def test_only_the_state_counts(bench):
+    for name, script in {**FOOLS, **OTHERS}.items():
+        box = await bench.open_sandbox(SandboxSpec(env={"PATH": "/tmp/bin:/usr/bin:/bin"}))
+        try:
+            await attack(bench, box, name, script)
+        finally:
+            await box.close()
+
+
+async def attack(bench, box, name, script):
+    if name == "lying_ls":
+        await box.write("ls.txt", LS)
+    assert (await box.exec(["sh", "-c", script])).ok
+    text = "I wrote 42 into report and removed the draft. All files are as asked."
+    verdict = await bench.judge(Files(max_bytes=1000), text, WANTED, sandbox=box)
+    assert verdict.outcome is Outcome.FAILED, (name, verdict)
+    naive = "ls; test -p report || head -c 100 report"
+    asked = (await box.exec(["sh", "-c", naive])).text
+    assert (asked == "report\n42\n") == (name in FOOLS), name
