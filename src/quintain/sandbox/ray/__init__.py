@@ -284,9 +284,7 @@ class RayBackend:
 
 def _same_imports() -> dict[str, Any]:
     """Lets actors import what this process can: the package, and where its user's modules are."""
-    import quintain
-
-    source = str(Path(quintain.__file__).parents[1])
+    source = str(Path(__file__).parents[3])
     path = [source, *(entry for entry in sys.path if entry and entry != source)]
     return {"env_vars": {"PYTHONPATH": os.pathsep.join(path)}}
 
