@@ -66,7 +66,7 @@ $(VENV)/.interop: $(VENV)/.dev
 	@touch $@
 
 test-interop: $(VENV)/.interop  ## with other packages: a Ray cluster on this machine, vendors' SDKs
-	$(BIN)/python -m pytest -q tests/sandbox/test_ray.py tests/dialects/test_sdk_types.py $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest -q tests/sandbox/test_ray.py tests/dialects/test_sdk_types.py tests/audits/test_bcl1.py $(PYTEST_FLAGS)
 
 EPISODES ?= 20000
 KILLS ?= 200

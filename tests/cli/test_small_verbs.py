@@ -130,3 +130,10 @@ def test_init_refuses_names_that_hide_others(quintain, name):
     called = quintain("init", name)
     assert called.code == 2
     assert "choose another" in called.err
+
+
+def test_a_backend_that_there_is_not(quintain):
+    called = quintain("run", "calculator", "--policy", "scripted", "--set", "policy.script=one",
+                      "--limit", "1", "--backend", "dockre")  # fmt: skip
+    assert called.code == 2
+    assert "did you mean docker" in called.err

@@ -67,6 +67,7 @@ def audit_command(
         float, typer.Option(min=0, max=1, help="Largest share of wrong submissions that may pass.")
     ] = BOUND,
     seed: o.Seed = None,
+    backend: o.Backend = None,
     allow_weaker: o.AllowWeaker = False,
     config: o.Config = None,
     changes: o.Set = None,
@@ -87,7 +88,12 @@ def audit_command(
     was judged before. The exit code is 1 when something speaks against training with it.
     """
     set_verbose(verbose)
-    given = {"environment": environment, "seed": seed, "allow_weaker": allow_weaker or None}
+    given = {
+        "environment": environment,
+        "seed": seed,
+        "allow_weaker": allow_weaker or None,
+        "backend": backend,
+    }
     settings = settings_from(file=config, changes=changes, values=given)
     made = _target(settings.environment, settings.options, tasks)
     chosen = [made.tasks.get(name) for name in task] if task else None

@@ -41,6 +41,7 @@ def eval_command(
     resume: o.Resume = False,
     retry_errors: o.RetryErrors = False,
     allow_weaker: o.AllowWeaker = False,
+    backend: o.Backend = None,
     sandboxes: o.Sandboxes = None,
     config: o.Config = None,
     changes: o.Set = None,
@@ -71,6 +72,7 @@ def eval_command(
             "sampling": {"temperature": temperature},
             "seed": seed,
             "allow_weaker": allow_weaker or None,
+            "backend": backend,
             "sandboxes": sandboxes,
             "eval": {
                 "split": split,

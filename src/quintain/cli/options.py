@@ -84,6 +84,12 @@ AllowWeaker = Annotated[
         "--allow-weaker", help="Go on where the sandbox cannot enforce all that is asked for."
     ),
 ]
+Backend = Annotated[
+    str | None,
+    typer.Option(
+        "--backend", metavar="NAME", help="Where sandboxes run: native (default), docker, …"
+    ),
+]
 Sandboxes = Annotated[
     str | None,
     typer.Option(

@@ -43,6 +43,7 @@ def run_command(
     max_cost_usd: o.MaxCost = None,
     max_tokens: o.MaxTokens = None,
     allow_weaker: o.AllowWeaker = False,
+    backend: o.Backend = None,
     sandboxes: o.Sandboxes = None,
     full: Annotated[bool, typer.Option("--full", help="Leave nothing out of long texts.")] = False,
     config: o.Config = None,
@@ -69,6 +70,7 @@ def run_command(
             "sampling": {"temperature": temperature},
             "seed": seed,
             "allow_weaker": allow_weaker or None,
+            "backend": backend,
             "sandboxes": sandboxes,
             "eval": {
                 "split": split,

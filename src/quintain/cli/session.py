@@ -27,6 +27,7 @@ FLAGS = {
     ("policy", "base_url"): "--base-url",
     ("policy", "checkpoint"): "--checkpoint",
     ("sampling", "temperature"): "--temperature",
+    ("backend",): "--backend",
     ("allow_weaker",): "--allow-weaker",
 }
 """Settings that decide how a sample comes out, and the options that say them."""

@@ -45,6 +45,7 @@ def train_command(
     out_folder: o.Out = None,
     resume: o.Resume = False,
     allow_weaker: o.AllowWeaker = False,
+    backend: o.Backend = None,
     sandboxes: o.Sandboxes = None,
     no_audit: Annotated[
         bool, typer.Option("--no-audit", help="Train with an unaudited verifier; it is recorded.")
@@ -75,6 +76,7 @@ def train_command(
             "sampling": {"temperature": temperature},
             "seed": seed,
             "allow_weaker": allow_weaker or None,
+            "backend": backend,
             "sandboxes": sandboxes,
             "evals": _evals(evals or []),
             "evaluation": {"audit_tasks": 0 if no_audit else None},
