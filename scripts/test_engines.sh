@@ -114,6 +114,8 @@ status=0
 "$PYTHON" -m pytest -q -n 2 --dist loadfile -m "($marks) and not slow" tests/sandbox/engines \
   ${PYTEST_FLAGS:-} || status=$?
 for backend in $BACKENDS; do
+  # gVisor answers many attacks in words of its own; the probe's attacks judge its walls above.
+  [ "$backend" != gvisor ] || continue
   echo "attacks on $backend"
   # shellcheck disable=SC2086
   "$PYTHON" -m pytest -q -n 2 --dist loadfile tests/redteam/sandbox --backend "$backend" \
