@@ -126,6 +126,8 @@ class Host:
         return digest(self._own, self.environment.name, job.seed(self.run_seed), attempt)
 
     async def __aenter__(self) -> Host:
+        if isinstance(self.backend, str):
+            registry.sandboxes.target(self.backend)  # a wrong name fails now, not every rollout
         if self.harness is None:
             self.harness = registry.harnesses.get("loop")()
         return self
