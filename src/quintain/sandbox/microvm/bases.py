@@ -6,9 +6,10 @@ A build runs in a native sandbox, not in a guest: what is built on is trusted as
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 
-from quintain.sandbox.images.image import Image
+from quintain.sandbox.images.image import GROUP, PASSWD, Image
 from quintain.sandbox.images.library import Library
 from quintain.sandbox.native import NativeBackend
 from quintain.task import SandboxSpec
@@ -34,7 +35,11 @@ class Bases:
             assert found is not None
             return found
         async with self._turn:
-            return await asyncio.to_thread(self._library.base, spec.image)
+            found = await asyncio.to_thread(self._library.base, spec.image)
+        if spec.image is None:
+            # The users that packages expect are for builds; a bare sandbox has those it needs.
+            return dataclasses.replace(found, passwd=PASSWD, group=GROUP)
+        return found
 
     async def close(self) -> None:
         """Gives back everything in use."""
