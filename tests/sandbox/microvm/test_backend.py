@@ -131,7 +131,7 @@ async def test_kvm_is_believed_only_when_a_guest_boots(backend, tmp_path, monkey
     await backend.open(SandboxSpec())
     hardware, _ = await backend._prepare(SandboxSpec())
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    jail = await backend._jail()
+    jail = backend._jail(1)
     first = await find(hardware.kernel, hardware.initial_disk, jail)
     kept = tmp_path / "quintain" / "microvm" / "accelerator.json"
     assert first.accelerator in kept.read_text()

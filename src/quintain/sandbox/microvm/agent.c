@@ -28,6 +28,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/fsuid.h>
 #include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
@@ -480,26 +481,42 @@ static void reap(void)
 
 /* --- files ------------------------------------------------------------------------------------ */
 
-static void make_folders(char *path, uid_t uid, gid_t gid)
+/* Opens below the root; links of /proc are never followed, others only where they may be. */
+static int open_path(const char *path, int flags, int mode, int links)
 {
-    for (char *at = strchr(path + 1, '/'); at; at = strchr(at + 1, '/')) {
-        *at = 0;
-        if (!mkdir(path, 0755))
-            (void)!lchown(path, uid, gid);
-        *at = '/';
+    struct open_how how = {
+        .flags = flags | O_CLOEXEC,
+        .mode = flags & O_CREAT ? mode & 07777 : 0,
+        .resolve = RESOLVE_NO_MAGICLINKS | (links ? 0 : RESOLVE_NO_SYMLINKS),
+    };
+    return syscall(SYS_openat2, AT_FDCWD, path, &how, sizeof how);
+}
+
+static int make_folders(char *path, uid_t uid, gid_t gid, int links)
+{
+    for (char *at = strchr(path + 1, '/'), *last = path; at; last = at, at = strchr(at + 1, '/')) {
+        char name[256];
+        *last = 0;
+        int above = open_path(last == path ? "/" : path, O_PATH | O_DIRECTORY, 0, links);
+        int error = errno;
+        *last = '/';
+        if (above < 0) {
+            errno = error;
+            return -1;
+        }
+        snprintf(name, sizeof name, "%.*s", (int)(at - last - 1), last + 1);
+        if (name[0] && !mkdirat(above, name, 0755))
+            (void)!fchownat(above, name, uid, gid, AT_SYMLINK_NOFOLLOW);
+        close(above);
     }
+    return 0;
 }
 
 /* A regular, stored file below the root; links of /proc are never followed. */
-static int open_stored(const char *path, int flags, int mode, struct stat *state)
+static int open_stored(const char *path, int flags, int mode, int links, struct stat *state)
 {
-    struct open_how how = {
-        .flags = flags | O_NONBLOCK | O_NOCTTY | O_CLOEXEC,
-        .mode = flags & O_CREAT ? mode & 07777 : 0,
-        .resolve = RESOLVE_NO_MAGICLINKS,
-    };
     struct statfs system;
-    int fd = syscall(SYS_openat2, AT_FDCWD, path, &how, sizeof how);
+    int fd = open_path(path, flags | O_NONBLOCK | O_NOCTTY, mode, links);
     if (fd < 0)
         return -1;
     int error = 0;
@@ -525,7 +542,7 @@ static void start_read(uint32_t id, char **word, int count)
         done(id, EINVAL);
         return;
     }
-    int fd = open_stored(word[0], O_RDONLY, 0, &state);
+    int fd = open_stored(word[0], O_RDONLY, 0, 1, &state);
     uint64_t most = strtoull(word[1], NULL, 0);
     if (fd < 0) {
         done(id, errno);
@@ -547,14 +564,30 @@ static void start_write(uint32_t id, char **word, int count)
 {
     struct stat state;
     struct item *i = add(WRITING, id);
+    int linked = 0;
     uid_t uid = count == 4 ? number(word[2]) : 0;
     gid_t gid = count == 4 ? number(word[3]) : 0;
     if (count != 4) {
         i->ending.error = EINVAL;
         return;
     }
-    make_folders(word[0], uid, gid);
-    i->out = open_stored(word[0], O_WRONLY | O_CREAT, number(word[1]), &state);
+    /* A path that leads through a link is the candidate's word: it gets the candidate's rights. */
+    for (int links = 0; links < 2 && i->out < 0; links++) {
+        if (links && errno != ELOOP)
+            break;
+        if (links)
+            setfsgid(gid), setfsuid(uid);
+        if (!make_folders(word[0], uid, gid, links))
+            i->out = open_stored(word[0], O_WRONLY | O_CREAT, number(word[1]), links, &state);
+        int error = errno;
+        setfsuid(0), setfsgid(0);
+        errno = error;
+        linked = links;
+    }
+    if (linked && i->out >= 0 && state.st_uid != uid) {
+        i->ending.error = EACCES;
+        return;
+    }
     if (i->out < 0 || ftruncate(i->out, 0) || fchown(i->out, uid, gid)
         || fchmod(i->out, number(word[1]) & 07777))
         i->ending.error = errno;
