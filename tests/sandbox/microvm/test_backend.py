@@ -129,7 +129,7 @@ async def test_without_templates_each_guest_boots(tmp_path):
 async def test_kvm_is_believed_only_when_a_guest_boots(backend, tmp_path, monkeypatch):
     """The answer is kept for this boot of the host, and is found anew for another."""
     await backend.open(SandboxSpec())
-    hardware, _ = await backend._prepare(SandboxSpec())
+    hardware = (await backend._prepare(SandboxSpec())).hardware
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     jail = backend._jail(1)
     first = await find(hardware.kernel, hardware.initial_disk, jail)

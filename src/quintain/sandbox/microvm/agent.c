@@ -2,9 +2,10 @@
  *
  * Born as init from the initial RAM disk. It loads the modules listed there, then forks itself into
  * namespaces of its own (so that kernel threads and the RAM disk are out of sight) and answers
- * frames on the one virtio-serial port (or a vsock): `frames.py` says what they hold. Steps build the root;
- * commands run in a control group each, as a user without rights, under a system-call filter, and
- * how they ended is told from waitpid. When the agent ends the machine resets, which ends QEMU.
+ * frames on the one virtio-serial port (or a vsock): `frames.py` says what they hold. Steps build
+ * the root; commands run in a control group each, as a user without rights, under a system-call
+ * filter, and how they ended is told from waitpid. When the agent ends the machine resets, which
+ * ends QEMU.
  *
  * One thread, one poll loop; nothing but small writes to files in memory may block it.
  */
