@@ -53,7 +53,7 @@ quickstart: $(VENV)/.run  ## prove the sandbox, evaluate a small model, train it
 # --- for whoever changes the code -----------------------------------------------------------------
 
 test: $(VENV)/.dev  ## every test that is not marked slow
-	$(BIN)/python -m pytest -q -m "not slow" -n 2 --dist loadfile $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest -q -m "not slow and not interop" -n 2 --dist loadfile $(PYTEST_FLAGS)
 
 test-engines: $(VENV)/.dev  ## the container backends, over engines of their own (root, Debian)
 	@PYTHON=$(BIN)/python PYTEST_FLAGS="$(PYTEST_FLAGS)" bash scripts/test_engines.sh
@@ -66,7 +66,8 @@ $(VENV)/.interop: $(VENV)/.dev
 	@touch $@
 
 test-interop: $(VENV)/.interop  ## with other packages: a Ray cluster on this machine, vendors' SDKs
-	$(BIN)/python -m pytest -q tests/sandbox/test_ray.py tests/dialects/test_sdk_types.py tests/audits/test_bcl1.py $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest -q tests/sandbox/test_ray.py tests/dialects/test_sdk_types.py $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest -q -n 2 tests/audits/test_bcl1.py $(PYTEST_FLAGS)
 
 EPISODES ?= 20000
 KILLS ?= 200

@@ -1,8 +1,9 @@
 """BCL-1, a public conformance suite for tools that check graders: ten pairs, one defect each.
 
 The graders come with bohrin's source distribution; they are downloaded for the test. They run the
-submission in their own process, so that an audit also shows that it can read their expected values
-and patch them (BGW-112, BGW-116): true of them all, and outside of what the level is about.
+submission in their own process, so each verdict is given whole in a sandbox; and an audit also
+shows that a submission can read their expected values and patch them (BGW-112, BGW-116): true of
+them all, and outside of what the level is about.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ from quintain.audits import Aim, aaudit
 from quintain.audits.submissions import say
 from quintain.audits.trials import Pass
 from quintain.envs.environment import Environment
-from quintain.task import Task
+from quintain.task import SandboxSpec, Task
 from quintain.verifiers.function import verifier
 
 pytestmark = pytest.mark.interop
+SPEC = SandboxSpec(memory_mb=256)
 REFERENCE = """def solve(items):
     total = 0
     for item in items:
@@ -65,6 +67,16 @@ def suite(tmp_path_factory):
     return next(folder.glob("bohrin-*/conformance/bcl-1"))
 
 
+GRADE = """
+import sys
+sys.path.insert(0, "/work")
+import grader
+try: paid = float(grader.grade(open("/work/submission.py").read()))
+except BaseException: paid = 0.0
+print("\\npaid", paid)
+"""
+
+
 class Graded(Environment):
     """An environment around a function `grade(submission) -> float`."""
 
@@ -80,15 +92,13 @@ class Graded(Environment):
 
 
 def judged(source: str):
-    """A verifier that loads the grader where it judges: a worker of its own for every call."""
+    """A verifier that runs the grader with the submission, both inside a fresh sandbox."""
 
-    def verdict(text: str) -> float:
-        module = types.ModuleType("grader")
-        exec(source, module.__dict__)
-        try:
-            return float(module.grade(text))
-        except BaseException:
-            return 0.0
+    async def verdict(text: str, sandbox) -> float:
+        await sandbox.write("/work/grader.py", source)
+        await sandbox.write("/work/submission.py", text)
+        run = await sandbox.exec(["python3", "-c", GRADE], timeout_s=10)
+        return float(run.text.strip().splitlines()[-1] == "paid 1.0") if run.text.strip() else 0.0
 
     return verdict
 
@@ -103,7 +113,9 @@ async def flags(suite, name: str) -> set[str]:
         answer=getattr(module, "EXPECTED", None),
         metadata={"examples": getattr(module, "VISIBLE", ())},
     )
-    environment = Graded([task], verifier(judged(source), deadline_s=1), name="graded")
+    environment = Graded(
+        [task], verifier(judged(source), clean_room=[]), name="graded", sandbox=SPEC
+    )
     environment.grades_output = hasattr(module, "EXPECTED")
     once = await aaudit(environment, tasks=[task], passes=[Pass("in order", 2)])
     often = await aaudit(
