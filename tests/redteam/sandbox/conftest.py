@@ -20,14 +20,15 @@ from quintain.sandbox.native import NativeBackend
 from quintain.sandbox.network import PORT
 from quintain.sandbox.weak import WeakBackend
 from quintain.task import NetworkPolicy, SandboxSpec
+from redteam.sandbox.gvisor import DIFFERS
 from redteam.sandbox.weak import HOLDS
 
 HERE = Path(__file__).parent
 
 
 NATIVE = (
-    "build_escapes", "hostile_archives", "judge_interpreter", "leaked_descriptors",
-    "poison_template", "session_forgery", "snapshot_smuggling",
+    "build_escapes", "forge_reset_proof", "hostile_archives", "judge_interpreter",
+    "leaked_descriptors", "poison_template", "session_forgery", "snapshot_smuggling",
     "survive_reset", "survivors_after_session_timeout",
 )  # fmt: skip
 """Attacks on what only the native backend has: builds, sessions, snapshots, resets, templates."""
@@ -40,6 +41,9 @@ def pytest_collection_modifyitems(config, items):
     for item in items:
         if item.path.parent == HERE and item.path.stem.removeprefix("test_") in NATIVE:
             item.add_marker(pytest.mark.skip(reason="the native backend alone has it"))
+        differs = DIFFERS.get(item.function.__name__)
+        if differs and config.getoption("--backend") == "gvisor":
+            item.add_marker(pytest.mark.skip(reason=f"gVisor: {differs}"))
 
 
 def pytest_generate_tests(metafunc):

@@ -48,3 +48,9 @@ async def test_no_resolver_is_configured(sandbox, python):
     run = await sandbox.exec(python(LOOKUP, inside=True), timeout_s=30)
     assert run.text.startswith("no name:"), run
     assert (await sandbox.exec(["cat", "/etc/resolv.conf"])).text == ""
+
+
+async def test_no_names_of_the_host(sandbox):
+    hosts = (await sandbox.exec(["cat", "/etc/hosts"])).text
+    assert {line.split()[0] for line in hosts.splitlines()} == {"127.0.0.1", "::1"}, hosts
+    assert (await sandbox.exec(["cat", "/etc/hostname"])).text.strip() == "sandbox"

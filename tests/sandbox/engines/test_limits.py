@@ -23,6 +23,20 @@ try:
 except OSError:
     raise SystemExit(1)
 """
+COUNTED = """
+import os, sys, threading, time
+stop = threading.Event()
+try:
+    for _ in range(200):
+        if sys.argv[1] == "threads":
+            threading.Thread(target=stop.wait, daemon=True).start()
+        elif os.fork() == 0:
+            os._exit(0)
+    time.sleep(2)
+    print("all")
+except (OSError, RuntimeError):
+    os._exit(1)
+"""
 FILL = """
 import sys
 with open(sys.argv[1] + "/fill", "wb") as file:
@@ -57,6 +71,15 @@ async def test_processes(backend):
         assert 30 < made < 40, run
     assert run.killed == "pids", run
     assert (await box.exec(["echo", "alive"])).text == "alive\n"
+    await box.close()
+
+
+@pytest.mark.parametrize("what", ["threads", "zombies"])
+async def test_threads_and_zombies_count(backend, what):
+    box = await backend.open(SandboxSpec(max_pids=40))
+    run = await box.exec(["python3", "-c", COUNTED, what], timeout_s=20)
+    assert run.killed == "pids", run
+    assert "all" not in run.text
     await box.close()
 
 

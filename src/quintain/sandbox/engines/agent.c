@@ -126,15 +126,20 @@ struct process { pid_t pid, parent; char state; int below; };
 
 static struct process *processes;
 static size_t process_room;
+static uint32_t tasks; /* How many the last list had with threads, and with the dead in it. */
+
+/* Of a `/proc/PID/stat` after the name: state, parent and, fifteen fields on, threads. */
+#define STAT " %c %d %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %d"
 
 static size_t list_processes(void) {
   size_t count = 0;
   DIR *proc = opendir("/proc");
+  tasks = 0;
   if (!proc) return 0;
   for (struct dirent *entry; (entry = readdir(proc));) {
     if (entry->d_name[0] < '1' || entry->d_name[0] > '9') continue;
     char path[300], line[512], state, *after;
-    int parent;
+    int parent, threads = 1;
     snprintf(path, sizeof path, "/proc/%s/stat", entry->d_name);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) continue;
@@ -143,7 +148,9 @@ static size_t list_processes(void) {
     if (n <= 0) continue;
     line[n] = 0;
     after = strrchr(line, ')');
-    if (!after || sscanf(after + 1, " %c %d", &state, &parent) != 2 || state == 'Z') continue;
+    if (!after || sscanf(after + 1, STAT, &state, &parent, &threads) < 2) continue;
+    tasks += threads > 0 ? (uint32_t)threads : 1;
+    if (state == 'Z') continue;
     if (count == process_room) {
       size_t room = process_room ? process_room * 2 : 256;
       struct process *more = realloc(processes, room * sizeof *more);
@@ -292,7 +299,8 @@ static uint32_t watch(const struct request *r, int signals, uint64_t began) {
       left = (long)((due - now + 999) / 1000);
     }
     if (watched_pids) {
-      if (list_processes() > watched_pids) return TOO_MANY;
+      list_processes();
+      if (tasks > watched_pids) return TOO_MANY;
       if (left < 0 || left > WATCH_MS) left = WATCH_MS;
     }
     poll(&(struct pollfd){signals, POLLIN, 0}, 1, left > 1000000000 ? 1000000000 : (int)left);

@@ -398,13 +398,11 @@ async def _sweep(engine: Engine) -> list[str]:
 def _mounts(spec: SandboxSpec, image: Image) -> list[dict[str, Json]]:
     pairs = [(str(agent()), setup.AGENT), (setup.meminfo(spec), "/proc/meminfo")]
     pairs += setup.network_mounts(spec)
+    # An engine would tell the host's resolver and names; without an image the rest is in place.
+    names = ["hosts", "resolv.conf", *([] if image.host else ["passwd", "group"])]
+    etc = {node.path: node.data or b"" for node in rootfs.view()}
+    pairs += [(setup.file_of(name, etc[f"etc/{name}"]), f"/etc/{name}") for name in names]
     if image.host:
         pairs += rootfs.mounts()
-    else:
-        etc = {node.path: node.data or b"" for node in rootfs.view()}
-        pairs += [
-            (setup.file_of(name, etc[f"etc/{name}"]), f"/etc/{name}")
-            for name in ("passwd", "group")
-        ]
     binding: dict[str, Any] = {"Type": "bind", "ReadOnly": True}
     return [{**binding, "Source": source, "Target": target} for source, target in pairs]
