@@ -7,6 +7,7 @@ import time
 import pytest
 
 from quintain.errors import ConfigError, VerifierError
+from quintain.task import SandboxSpec
 from quintain.verdict import Outcome, Verdict
 from quintain.verifiers.function import as_verifier, verifier
 
@@ -146,3 +147,20 @@ def test_as_verifier():
     assert as_verifier(made) is made
     with pytest.raises(ConfigError, match="got 3"):
         as_verifier(3)
+
+
+async def test_what_the_candidate_did_not_leave_fails_it(bench):
+    """Reading a file that was never written is no fault of the host: else doing nothing pays."""
+
+    async def judge(sandbox):
+        return (await sandbox.read("/work/run.py")) == b"right"
+
+    box = await bench.open_sandbox(SandboxSpec())
+    try:
+        verdict = await bench.judge(verifier(judge, clean_room=["/work/run.py"]), sandbox=box)
+        assert verdict.outcome is Outcome.FAILED
+        assert "/work/run.py" in str(verdict.checks)
+        await box.write("/work/run.py", "right")
+        assert (await bench.judge(verifier(judge, clean_room=["/work/run.py"]), sandbox=box)).passed
+    finally:
+        await box.close()

@@ -175,5 +175,9 @@ def _show(report: Report, target: str, bound: float) -> None:
     problems = report.problems(bound)
     for problem in problems:
         console.print(f"[red]against training:[/] {escape(problem)}")
-    if not problems:
+    if not report.has_gold:
+        console.print(
+            "[yellow]not known:[/] whether right answers pass; give the environment an oracle"
+        )
+    elif not problems:
         console.print("[green]nothing speaks against training with it[/]")

@@ -57,6 +57,8 @@ def eval_command(
     set_verbose(verbose)
     if (resume or retry_errors) and out_folder is None:
         fail("--resume and --retry-errors need --out RUN, the folder of the run to go on with")
+    if (resume or retry_errors) and out_folder and not (out_folder / "run.sqlite").exists():
+        fail(f"there is no run in {out_folder} to go on with")
     stored = out_folder / "config.toml" if out_folder else None
     if resume and not environment and config is None and stored and stored.exists():
         config = stored

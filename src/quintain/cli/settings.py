@@ -163,8 +163,11 @@ def record(settings: Settings, command: Mapping[str, Json]) -> dict[str, Json]:
 
 def write_config(folder: Path, settings: Settings) -> None:
     """Keeps the resolved settings as `config.toml` in a run's folder."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.toml").write_text(to_toml(settings), encoding="utf-8")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "config.toml").write_text(to_toml(settings), encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{folder} cannot be a run's folder: {error.strerror}") from error
 
 
 def refuse_other_policy(folder: Path, settings: Settings) -> None:

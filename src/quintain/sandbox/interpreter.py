@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Literal
 from quintain.errors import SandboxError
 from quintain.protocols import PythonResult
 from quintain.sandbox import repl, wire
+from quintain.sandbox.asked import check_text, check_timeout
 from quintain.sandbox.attached import START_S, Attached
 
 if TYPE_CHECKING:
@@ -107,6 +108,8 @@ class PythonSession:
 
     async def run(self, code: str, *, timeout_s: float | None = None) -> PythonResult:
         """Runs a cell after those before it; see `quintain.protocols.PythonConsole.run`."""
+        check_text("code", code)
+        check_timeout(timeout_s)
         async with self._turn:
             await self.start()
             assert self._python is not None

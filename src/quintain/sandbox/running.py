@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from quintain.errors import CapabilityError, ConfigError, SandboxError, SandboxTimeout
 from quintain.protocols import Entry, ExecResult, Transfer
 from quintain.sandbox import layout, network, transfer, wire
+from quintain.sandbox.asked import check_command
 from quintain.sandbox.attached import Attached
 from quintain.sandbox.command import Capture, Feed, Report
 from quintain.sandbox.images.image import Image
@@ -148,8 +149,7 @@ class NativeSandbox:
         What the command leaves running is killed when it ends. See
         `quintain.protocols.Sandbox.exec`.
         """
-        if not argv:
-            raise ValueError("argv is empty: expected a program and its arguments")
+        check_command(argv, stdin, timeout_s, env)
         return await self._run(argv, stdin, timeout_s, env, cwd)
 
     async def run_python(

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Literal
 from quintain.errors import SandboxError
 from quintain.protocols import ExecResult
 from quintain.sandbox import wire
+from quintain.sandbox.asked import check_text, check_timeout
 from quintain.sandbox.attached import START_S, Attached
 
 if TYPE_CHECKING:
@@ -95,6 +96,8 @@ class ShellSession:
         self, command: str, *, stdin: bytes | str = b"", timeout_s: float | None = None
     ) -> ExecResult:
         """Runs a command in the shell, after those before it; see `quintain.protocols.Session`."""
+        check_text("a command", command)
+        check_timeout(timeout_s)
         async with self._turn:
             await self.start()
             assert self._shell is not None

@@ -82,6 +82,13 @@ def verifier(
     Raises:
         ConfigError: a parameter is not on offer.
     """
+    if isinstance(clean_room, str) or not all(
+        isinstance(path, str) and path and not path.endswith("/") for path in clean_room
+    ):
+        raise ConfigError(
+            "clean_room is a list of the paths of files, such as ['/work/run.py'], got "
+            f"{clean_room!r}"
+        )
 
     def make(wrapped: Callable[..., Any]) -> FunctionVerifier:
         return FunctionVerifier(wrapped, tuple(clean_room), name, kind, deadline_s, in_process)
@@ -165,6 +172,11 @@ class FunctionVerifier:
                 if self.clean_room:
                     room, notes = await self._open_room(context)
                 verdict = self._read(await self._call(context, room or context.sandbox))
+            except FileNotFoundError as error:
+                # What it did not find is what the candidate did not leave.
+                if not notes:
+                    raise
+                verdict = Verdict.of(False, f"{self.name} did not find {error.filename or error}")
             except BudgetExceeded as error:
                 if error.budget != "cpu":
                     raise

@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol
 from quintain.errors import SandboxError, SandboxTimeout
 from quintain.protocols import Entry, ExecResult
 from quintain.sandbox import network
+from quintain.sandbox.asked import check_command
 from quintain.sandbox.command import cut
 from quintain.sandbox.engines import frames
 from quintain.sandbox.listing import MAX_DEPTH
@@ -249,8 +250,7 @@ class ContainedSandbox:
 
         See `quintain.protocols.Sandbox.exec`.
         """
-        if not argv:
-            raise ValueError("argv is empty: expected a program and its arguments")
+        check_command(argv, stdin, timeout_s, env)
         limit_s = self.spec.exec_s if timeout_s is None else timeout_s
         where = self._path(cwd) if cwd else self.spec.workdir
         most = self.spec.max_output_bytes

@@ -13,6 +13,7 @@ from typing import Literal, Protocol
 from quintain.errors import SandboxError, SandboxTimeout
 from quintain.protocols import ExecResult
 from quintain.sandbox import layout, network
+from quintain.sandbox.asked import check_command
 from quintain.sandbox.images.image import Image
 from quintain.sandbox.microvm import frames
 from quintain.sandbox.microvm.guest import Guest, Running
@@ -113,8 +114,7 @@ class MicrovmSandbox:
         What the command leaves running is killed when it ends. See
         `quintain.protocols.Sandbox.exec`.
         """
-        if not argv:
-            raise ValueError("argv is empty: expected a program and its arguments")
+        check_command(argv, stdin, timeout_s, env)
         limit_s = self.spec.exec_s if timeout_s is None else timeout_s
         data = stdin.encode() if isinstance(stdin, str) else stdin
         where = self._path(cwd) if cwd else self.spec.workdir

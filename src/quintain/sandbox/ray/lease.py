@@ -11,6 +11,7 @@ from quintain import errors
 from quintain.errors import CapabilityError, IsolationError, SandboxError, SandboxTimeout
 from quintain.protocols import Entry, ExecResult, PythonResult
 from quintain.record import Json
+from quintain.sandbox.asked import check_command
 from quintain.task import SandboxSpec
 from quintain.trajectory import Event
 
@@ -120,6 +121,7 @@ class LeasedSandbox:
         cwd: str | None = None,
     ) -> ExecResult:
         """Runs a command there; see `quintain.protocols.Sandbox.exec`."""
+        check_command(argv, stdin, timeout_s, env)
         limit_s = self.spec.exec_s if timeout_s is None else timeout_s
         found: ExecResult = await self._call(
             limit_s + GRACE_S,
