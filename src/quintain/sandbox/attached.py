@@ -25,8 +25,8 @@ START_S = 10.0
 PATIENCE_S = 1.0
 """How long a process that answered no more may take to end by itself."""
 SLACK_MS = 20
-"""A command counts as begun that much before it was asked for: the word takes its way, and the kernel
-tells starts in ticks of 10 ms."""
+"""How much before it was asked for a command counts as begun: its word takes its way, and the
+kernel tells starts in ticks of 10 ms."""
 READ_BYTES = 1 << 16
 
 
