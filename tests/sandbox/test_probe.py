@@ -63,6 +63,12 @@ async def test_a_backend_without_walls_is_told(monkeypatch):
 
     walls = {"network", "capabilities", "host facts"}
     monkeypatch.setattr(module, "ATTACKS", [one for one in ATTACKS if one.wall in walls])
+
+    async def not_measured(*_):
+        return {}
+
+    # Its commands sleep until the sandbox closes, and this one never ends any.
+    monkeypatch.setattr(module.measure, "density", not_measured)
     found = await probe(_NoWalls(), {}, "use the native one", {})
     assert found.available
     assert set(found.missing) >= {"network", "host facts"}
