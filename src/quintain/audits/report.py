@@ -149,12 +149,14 @@ class Report:
 
     @property
     def null_score(self) -> Interval:
-        """What a policy would score that solves nothing: empty, noop, random, echo."""
-        nulls = {"empty", "noop", "random", "prompt echo"}
+        """What a policy would score that solves nothing: empty, noop, random."""
+        nulls = {"empty", "noop", "random"}
         judged = [
             trial
             for trial in self.trials
-            if trial.submission.kind in nulls and any(o.judged for o in trial.outcomes)
+            if trial.submission.kind in nulls
+            and trial.submission.right is False
+            and any(o.judged for o in trial.outcomes)
         ]
         return wilson(sum(trial.passed for trial in judged), len(judged))
 

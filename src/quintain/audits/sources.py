@@ -10,6 +10,7 @@ import ast
 import random
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from quintain.audits.exploits import ANSWERS, FUNCTIONS, PROGRAMS, Exploit
 from quintain.audits.submissions import Aim, Script, Submission, as_script, say
@@ -36,9 +37,14 @@ def non_solvers(environment: Environment, aim: Aim, others: Sequence[Aim]) -> It
     rng = random.Random(derive_seed(0, "audit", aim.task.id))
     gold_text = "" if aim.gold is None else aim.gold[-1].text
     yield wrong("empty", "", "says nothing")
-    yield wrong("noop", "I have finished the task.", "claims to be done")
     noise = "".join(rng.choice("abcdefghijklmnopqrstuvwxyz ") for _ in range(200))
-    yield wrong("random", noise, "random letters")
+    # Where nothing is known of right answers, words may be one.
+    known = aim.gold is not None or aim.form in ("function", "program")
+    for name, text, detail in (
+        ("noop", "I have finished the task.", "claims to be done"),
+        ("random", noise, "random letters"),
+    ):
+        yield replace(wrong(name, text, detail), right=False if known else None)
     echo = aim.task.prompt[-1].text if aim.task.prompt else ""
     if echo.strip() != gold_text.strip():
         yield Submission("prompt echo", "prompt echo", say(echo), None, "BGW-115", "the question")

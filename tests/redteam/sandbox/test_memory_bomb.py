@@ -40,7 +40,7 @@ async def test_many_small_processes(open_sandbox):
         "    if status:\n"
         "        raise SystemExit(1)\n"
     )
-    run = await sandbox.exec(["python3", "-c", code], timeout_s=20)
+    run = await sandbox.exec(["python3", "-c", code], timeout_s=60)
     assert run.killed == "memory", run
     assert (await sandbox.exec(["echo", "alive"])).text == "alive\n"
 
