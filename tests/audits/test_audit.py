@@ -63,7 +63,7 @@ async def test_a_careful_verifier_is_not_accused():
     ("judge", "weaknesses"),
     [
         (contains, {"BGW-123"}),
-        (nothing_to_fail, {"BGW-101", "BGW-126"}),
+        (nothing_to_fail, {"BGW-126"}),
     ],
 )
 async def test_a_careless_verifier_is_found_out(judge, weaknesses):
@@ -152,7 +152,7 @@ def test_renamed_locals_mean_the_same():
     loop = "    for i in range(b):\n        total += i\n"
     source = f"def f(a, b=2):\n    total = a\n{loop}    return total\n"
     renamed = ast.unparse(_RenamedLocals().visit(ast.parse(source)))
-    assert "v_total" in renamed
+    assert "total" not in renamed
     spaces = [{}, {}]
     exec(source, spaces[0])
     exec(renamed, spaces[1])

@@ -111,7 +111,9 @@ async def flags(suite, name: str) -> set[str]:
         id=name,
         prompt="Sum the items greater than zero.",
         answer=getattr(module, "EXPECTED", None),
-        metadata={"examples": getattr(module, "VISIBLE", ())},
+        metadata={
+            "examples": [([given], right) for given, right in getattr(module, "VISIBLE", ())]
+        },
     )
     environment = Graded(
         [task], verifier(judged(source), clean_room=[]), name="graded", sandbox=SPEC

@@ -149,13 +149,24 @@ def _attributed(findings: Sequence[Finding]) -> list[Finding]:
     """Where anything at all passes, that is the one thing to say of the task.
 
     A verifier that pays for a constant also pays for most exploits, which return one: those tell
-    nothing more about it.
+    nothing more about it. One that pays for a failure pays for whatever fails: for text that is no
+    program, and for exits that end in an exception.
     """
     hollow = {
         finding.task_id
         for finding in findings
         if finding.weakness == "BGW-101" and finding.submission_kind == "trivial"
     }
+    failing = {finding.task_id for finding in findings if finding.weakness == "BGW-126"}
+    exits = {"function/exit-in-call", "function/os-exit-in-call", "program/exits"}
+    findings = [
+        finding
+        for finding in findings
+        if finding.task_id not in failing
+        or finding.weakness not in ("BGW-101", "BGW-102")
+        or finding.submission_kind == "trivial"
+        or finding.submission in exits
+    ]
     follows = {"BGW-102", "BGW-103", "BGW-111", "BGW-112", "BGW-113", "BGW-116", "BGW-134"}
     return [
         finding

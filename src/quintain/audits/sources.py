@@ -170,9 +170,12 @@ class _RenamedLocals(ast.NodeTransformer):
             for child in inner
             if isinstance(child, ast.Name) and isinstance(child.ctx, ast.Store)
         } - arguments
+        names = {name: f"v{number}" for number, name in enumerate(sorted(assigned))}
+        if set(names.values()) & (arguments | assigned):
+            return node
         for child in inner:
-            if isinstance(child, ast.Name) and child.id in assigned:
-                child.id = f"v_{child.id}"
+            if isinstance(child, ast.Name) and child.id in names:
+                child.id = names[child.id]
         return node
 
 
