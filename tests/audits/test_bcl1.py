@@ -80,11 +80,9 @@ print("\\npaid", paid)
 class Graded(Environment):
     """An environment around a function `grade(submission) -> float`."""
 
-    grades_output = False
-
     def aim(self, task):
-        if self.grades_output:
-            return Aim(task, "other", say(task.answer))
+        if task.answer is not None:
+            return Aim(task, "output", say(task.answer))
         return Aim(
             task, "function", say(REFERENCE), "solve", REFERENCE, task.metadata["examples"],
             fenced=False,
@@ -118,7 +116,6 @@ async def flags(suite, name: str) -> set[str]:
     environment = Graded(
         [task], verifier(judged(source), clean_room=[]), name="graded", sandbox=SPEC
     )
-    environment.grades_output = hasattr(module, "EXPECTED")
     once = await aaudit(environment, tasks=[task], passes=[Pass("in order", 2)])
     often = await aaudit(
         environment,

@@ -106,6 +106,7 @@ def summarise(
     for trial in trials:
         findings.extend(_findings(trial, gold_fails))
     shown = {finding.weakness for finding in findings}
+    measured = _measured(trials)
     return Report(
         environment=environment.name,
         verifier=environment.verifier.name,
@@ -117,14 +118,17 @@ def summarise(
         not_measured={
             weakness: WEAKNESSES[weakness]
             for weakness in WEAKNESSES
-            if weakness not in shown and weakness not in _measured(trials)
+            if weakness not in shown and weakness not in measured
         },
     )
 
 
 def _measured(trials: Sequence[Trial]) -> set[str]:
-    tried = {trial.submission.weakness for trial in trials if trial.submission.right is not None}
-    return {"BGW-127", *(weakness for weakness in tried if weakness in MEASURED)}
+    """What some trial of known worth was judged for; flips show only where one was judged twice."""
+    judged = [trial for trial in trials if trial.judged]
+    tried = {trial.submission.weakness for trial in judged if trial.submission.right is not None}
+    flips = {"BGW-127"} if any(trial.judged > 1 for trial in judged) else set()
+    return flips | {weakness for weakness in tried if weakness in MEASURED}
 
 
 def _findings(trial: Trial, gold_fails: set[str]) -> list[Finding]:

@@ -85,11 +85,7 @@ class Report:
     # --- rates ------------------------------------------------------------------------------------
 
     def _judged(self, right: bool) -> list[Trial]:
-        return [
-            trial
-            for trial in self.trials
-            if trial.submission.right is right and any(o.judged for o in trial.outcomes)
-        ]
+        return [trial for trial in self.trials if trial.submission.right is right and trial.judged]
 
     @property
     def kinds(self) -> dict[str, tuple[int, int]]:
@@ -154,9 +150,7 @@ class Report:
         judged = [
             trial
             for trial in self.trials
-            if trial.submission.kind in nulls
-            and trial.submission.right is False
-            and any(o.judged for o in trial.outcomes)
+            if trial.submission.kind in nulls and trial.submission.right is False and trial.judged
         ]
         return wilson(sum(trial.passed for trial in judged), len(judged))
 
@@ -183,6 +177,8 @@ class Report:
             bound: of the false-positive rate.
         """
         out = []
+        if not any(trial.judged for trial in self.trials):
+            out.append("nothing was judged: every verdict ended in an error or an abstention")
         if self.gold_fails:
             out.append(f"the gold of {len(self.gold_fails)} tasks fails: {self.gold_fails[0]}, …")
         if self.null_score.value > 0:
@@ -292,7 +288,7 @@ def _interval(interval: Interval) -> dict[str, Json]:
     }
 
 
-def worst(findings: Sequence[Finding]) -> dict[str, list[Finding]]:
+def by_weakness(findings: Sequence[Finding]) -> dict[str, list[Finding]]:
     """The findings of each weakness."""
     out: dict[str, list[Finding]] = {}
     for finding in findings:

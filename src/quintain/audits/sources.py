@@ -200,7 +200,7 @@ def partial(environment: Environment, aim: Aim, others: Sequence[Aim]) -> Iterat
 
 def outputs(environment: Environment, aim: Aim, others: Sequence[Aim]) -> Iterator[Submission]:
     """Changed copies of a right output, for graders that are handed the output itself."""
-    if aim.form != "other" or aim.gold is None or not getattr(environment, "grades_output", False):
+    if aim.form != "output" or aim.gold is None:
         return
     tokens = aim.gold[-1].text.split()
     changed = {

@@ -21,9 +21,9 @@ from quintain.task import Task
 
 Script = tuple[Message, ...]
 """What a policy says in one episode, message by message."""
-Form = Literal["answer", "function", "program", "other"]
+Form = Literal["answer", "function", "program", "output", "other"]
 """What solves a task: a final answer, a Python function, a Python program that reads its standard
-input, or something that only the environment knows."""
+input, what such a program prints, or something that only the environment knows."""
 
 _FENCE = re.compile(r"^```[ \t]*[\w+-]*[^\n]*\n(.*?)^```[ \t]*$", re.DOTALL | re.MULTILINE)
 

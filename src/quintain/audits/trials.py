@@ -43,6 +43,11 @@ class Trial:
         return Outcome.SOLVED in self.outcomes
 
     @property
+    def judged(self) -> int:
+        """In how many passes the verifier gave a reward."""
+        return sum(outcome.judged for outcome in self.outcomes)
+
+    @property
     def flipped(self) -> bool:
         """Whether the verdict changed between passes; an abstention counts as a verdict."""
         said = [o for o in self.outcomes if not o.host_fault]

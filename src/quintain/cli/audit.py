@@ -13,7 +13,7 @@ from rich.progress import Progress, TextColumn, TimeRemainingColumn
 from quintain import __version__, registry
 from quintain.audits.measure import TASKS, aaudit
 from quintain.audits.page import to_html
-from quintain.audits.report import BOUND, Report, worst
+from quintain.audits.report import BOUND, Report, by_weakness
 from quintain.audits.sarif import to_sarif
 from quintain.audits.sources import SOURCES
 from quintain.audits.weaknesses import WEAKNESSES
@@ -30,6 +30,7 @@ FORMS = {
     "answer": "a final answer",
     "function": "a function",
     "program": "a program",
+    "output": "what a program prints",
     "other": "a whole script",
 }
 SHOWN = 3
@@ -160,7 +161,7 @@ def _show(report: Report, target: str, bound: float) -> None:
     )
     for name, value in report.rows():
         console.print(f"  {escape(name):<34} {escape(value)}")
-    for weakness, findings in worst(report.findings).items():
+    for weakness, findings in by_weakness(report.findings).items():
         console.print(f"[red]{weakness}[/] {WEAKNESSES[weakness]}: {len(findings)}")
         for found in findings[:SHOWN]:
             console.print(f"  {escape(found.submission)} on {escape(found.task_id)}, which "

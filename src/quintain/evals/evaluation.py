@@ -14,7 +14,7 @@ from typing import Any
 
 from quintain.config import provenance
 from quintain.errors import ConfigError, QuintainError
-from quintain.evals.run import BEGUN, ENDED, EvalRun
+from quintain.evals.run import BEGUN, ENDED, EvalRun, spent
 from quintain.messages import Sampling
 from quintain.protocols import Environment, Policy
 from quintain.record import Json, digest
@@ -161,13 +161,8 @@ async def aevaluate(
 
 def _budget(store: Store, begun: dict[str, Json]) -> Budget:
     """What this eval may spend; what it spent before it was stopped counts, every attempt of it."""
-    with store.query(
-        "SELECT total(cost_usd), total(json_extract(body, '$.usage.completion_tokens'))"
-        " FROM trajectories WHERE purpose = ? AND environment = ?",
-        (begun["purpose"], begun["environment"]),
-    ) as cursor:
-        cost_usd, tokens = cursor.fetchone()
-    return Budget(begun["max_cost_usd"], begun["max_tokens"], cost_usd, int(tokens))
+    used = spent(store, begun["purpose"], begun["environment"])
+    return Budget(begun["max_cost_usd"], begun["max_tokens"], *used)
 
 
 async def _run(

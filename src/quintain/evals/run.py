@@ -280,12 +280,7 @@ class EvalRun:
         given = [name for name in ("max_cost_usd", "max_tokens") if begun.get(name) is not None]
         if not given or not self.scores.samples:
             return []
-        with self.store.query(
-            "SELECT total(cost_usd), total(json_extract(body, '$.usage.completion_tokens'))"
-            " FROM trajectories WHERE purpose = ? AND environment = ?",
-            (self.purpose, self.environment),
-        ) as cursor:
-            cost_usd, tokens = cursor.fetchone()
+        cost_usd, tokens = spent(self.store, self.purpose, self.environment)
         told = {
             "max_cost_usd": (cost_usd, "no cost was counted; give the policy its prices"),
             "max_tokens": (tokens, "the policy reported no tokens"),
@@ -369,6 +364,17 @@ class EvalRun:
 
     def __repr__(self) -> str:
         return f"<EvalRun {self.environment} {self.purpose!r} {self.scores.samples} samples>"
+
+
+def spent(store: Store, purpose: str, environment: str) -> tuple[float, int]:
+    """USD and sampled tokens of an eval so far, every attempt of it."""
+    with store.query(
+        "SELECT total(cost_usd), total(json_extract(body, '$.usage.completion_tokens'))"
+        " FROM trajectories WHERE purpose = ? AND environment = ?",
+        (purpose, environment),
+    ) as cursor:
+        cost_usd, tokens = cursor.fetchone()
+    return cost_usd, int(tokens)
 
 
 def _plain(interval: Interval) -> Json:

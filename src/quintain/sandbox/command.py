@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
+from dataclasses import dataclass
+from typing import Literal
 
 from quintain.sandbox import wire
 
@@ -28,6 +31,48 @@ def cut(total: int, limit: int) -> tuple[int, bytes, int]:
         mark = MARK % (total - head - max(0, room - len(mark)))
     # A limit of a few bytes has no room for a mark.
     return (head, mark, room - len(mark)) if len(mark) < room else (head, b"", room)
+
+
+Killed = Literal["", "timeout", "memory", "pids"]
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a command ended, as whoever waited for it reports; every backend reads it alike."""
+
+    status: int
+    """As waitpid gives it."""
+    error: int = 0
+    """The errno with which it could not be started; 0: it was."""
+    at: Literal["", "fork", "folder", "program"] = ""
+    """Which step of starting it failed."""
+    timed_out: bool = False
+    too_many: bool = False
+    """Whether it was ended for its number of processes."""
+    ooms: int = 0
+    """Processes that ended for want of memory while it ran."""
+    refused: int = 0
+    """Forks that were refused meanwhile."""
+
+    def read(self, program: str, folder: str) -> tuple[int, Killed, bytes]:
+        """Its exit code, the limit that ended it, and words for stderr where it did not start.
+
+        126 and 127 are the shell's codes for a program that cannot be run or is not there.
+        """
+        if self.error:
+            missing = self.error == errno.ENOENT and self.at == "program"
+            what = f"the folder {folder!r}" if self.at == "folder" else repr(program)
+            words = f"cannot run {what}: {os.strerror(self.error)}\n".encode()
+            forked = self.at == "fork" or self.error == errno.EAGAIN
+            return (127 if missing else 126), ("pids" if forked else ""), words
+        code = os.waitstatus_to_exitcode(self.status)
+        if self.timed_out:
+            return code, "timeout", b""
+        if self.too_many:
+            return code, "pids", b""
+        if code and self.ooms:
+            return code, "memory", b""
+        return code, ("pids" if code and self.refused else ""), b""
 
 
 class Capture:

@@ -9,6 +9,7 @@ import os
 import platform
 import signal
 import struct
+import time
 
 libc = ctypes.CDLL(None, use_errno=True)
 _NEW = {
@@ -19,6 +20,8 @@ CALLS = {
     "x86_64": {"clone": 56, "pivot_root": 155, "capset": 126, **_NEW},
     "aarch64": {"clone": 220, "pivot_root": 41, "capset": 91, **_NEW},
 }
+ROUND_S, YOUNG_ROUNDS = 0.001, 200
+"""Wait between rounds of killing, and how many rounds what is young gets."""
 CALL = CALLS.get(platform.machine(), CALLS["x86_64"])
 
 
@@ -147,6 +150,15 @@ def confine(program: bytes) -> None:
 
     wanted = Program(len(program) // 8, ctypes.addressof(code))
     prctl(22, 2, wanted)
+
+
+def kill_young(root: int, shell: int, young_ms: int) -> None:
+    """Kills what is below `root` and at most `young_ms` milliseconds old, but for one shell."""
+    oldest = time.clock_gettime(time.CLOCK_BOOTTIME) - young_ms / 1000
+    for _ in range(YOUNG_ROUNDS):
+        if not kill_below(root, {shell}, int(oldest * os.sysconf("SC_CLK_TCK"))):
+            break
+        time.sleep(ROUND_S)
 
 
 def kill_below(root: int, spared: set[int], oldest: int = 0) -> int:

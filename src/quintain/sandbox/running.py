@@ -15,7 +15,7 @@ from quintain.protocols import Entry, ExecResult, Transfer
 from quintain.sandbox import layout, network, transfer, wire
 from quintain.sandbox.asked import check_command
 from quintain.sandbox.attached import Attached
-from quintain.sandbox.command import Capture, Feed, Report
+from quintain.sandbox.command import Capture, Ended, Feed, Report
 from quintain.sandbox.images.image import Image
 from quintain.sandbox.interpreter import PythonSession
 from quintain.sandbox.link import Link
@@ -38,7 +38,11 @@ WORD_S = 0.25
 INLINE_BYTES = 1 << 20
 """Longer files are read and written in a thread."""
 
-Killed = Literal["", "timeout", "memory", "pids"]
+_PLACES: dict[int, Literal["fork", "folder", "program"]] = {
+    wire.AT_FORK: "fork",
+    wire.AT_CHDIR: "folder",
+    wire.AT_EXEC: "program",
+}
 
 
 class NativeSandbox:
@@ -464,26 +468,20 @@ def _result(
     wall_s: float,
     truncated: bool,
 ) -> ExecResult:
-    status, code, where, flags, cpu_us, _, ooms, refused = wire.STATUS.unpack(record)
-    killed: Killed = ""
-    stderr = err.data
-    exit_code = os.waitstatus_to_exitcode(status)
-    if code:
-        exit_code = 127 if code == errno.ENOENT and where == wire.AT_EXEC else 126
-        what = f"{argv[0]!r}" if where != wire.AT_CHDIR else f"the folder {cwd!r}"
-        stderr += f"cannot run {what}: {os.strerror(code)}\n".encode()
-        if where == wire.AT_FORK or code == errno.EAGAIN:
-            killed = "pids"
-    elif flags & wire.TIMED_OUT:
-        killed = "timeout"
-    elif exit_code and ooms:
-        killed = "memory"
-    elif exit_code and refused:
-        killed = "pids"
+    status, error, where, flags, cpu_us, _, ooms, refused = wire.STATUS.unpack(record)
+    ended = Ended(
+        status=status,
+        error=error,
+        at=_PLACES.get(where, ""),
+        timed_out=bool(flags & wire.TIMED_OUT),
+        ooms=ooms,
+        refused=refused,
+    )
+    exit_code, killed, words = ended.read(argv[0], cwd)
     return ExecResult(
         exit_code=exit_code,
         stdout=out.data,
-        stderr=stderr,
+        stderr=err.data + words,
         wall_s=wall_s,
         cpu_s=cpu_us / 1e6,
         killed=killed,

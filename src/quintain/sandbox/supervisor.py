@@ -27,6 +27,7 @@ from quintain.sandbox.kernel import (
     drop,
     file_system,
     kill_below,
+    kill_young,
     open_inside,
     prctl,
     write_file,
@@ -35,7 +36,6 @@ from quintain.sandbox.steps import Steps
 
 ROUND_S = 0.001
 ROUNDS = 3000
-YOUNG_ROUNDS = 200
 FREEZE_AFTER, KILL_ALL_AFTER, KILL_ALL_FROZEN = 4, 100, 2000
 PROC_MAGIC = 0x9FA0
 
@@ -118,13 +118,9 @@ class Supervisor(Steps):
                 os.kill(pid, signal.SIGKILL)
                 continue
             shell, number_of_signal, young_ms = wire.KILL_BODY.unpack(body)
-            oldest = time.clock_gettime(time.CLOCK_BOOTTIME) - young_ms / 1000
             with contextlib.suppress(ProcessLookupError):
                 os.kill(shell, number_of_signal)
-            for _ in range(YOUNG_ROUNDS):
-                if not kill_below(pid, {shell}, int(oldest * os.sysconf("SC_CLK_TCK"))):
-                    break
-                time.sleep(ROUND_S)
+            kill_young(pid, shell, young_ms)
 
     def _start(self, number: int, body: bytes, fds: list[int]) -> None:
         pid = os.fork()

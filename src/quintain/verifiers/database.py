@@ -24,6 +24,7 @@ from quintain.record import Json, Record
 from quintain.task import SandboxSpec, Task
 from quintain.verdict import Check, Kind, Verdict
 from quintain.verifiers import query_runner
+from quintain.verifiers.artifacts import candidate_file
 from quintain.verifiers.cases import Tolerance
 from quintain.verifiers.result_sets import FLOAT_REL, ResultSet, difference
 from quintain.verifiers.state import expectation
@@ -102,10 +103,11 @@ class Database:
         began = time.monotonic()
         expected = expectation(context.task, ExpectedDatabase, "database and queries")
         with boundary(VerifierError, f"verifier {self.name}"):
-            data, why = await self._take(context, expected.database)
+            data, why = await candidate_file(context, expected.database, self.max_bytes)
+            why = why or ("" if data else "empty")
             checks = [Check(name=expected.database, passed=not why, detail=why)]
             if data is not None and not why:
-                wal, _ = await self._take(context, f"{expected.database}-wal")
+                wal, _ = await candidate_file(context, f"{expected.database}-wal", self.max_bytes)
                 checks += await self._ask(context, expected, data, wal)
         wrong = next((check for check in checks if not check.passed), None)
         return Verdict.of(
@@ -113,20 +115,6 @@ class Database:
             f"{wrong.name}: {wrong.detail}" if wrong else "the rows are as expected",
             checks=tuple(checks),
         ).signed(self.name, self.kind, time.monotonic() - began)
-
-    async def _take(self, context: JudgeContext, path: str) -> tuple[bytes | None, str]:
-        if context.sandbox is None:
-            data = context.artifact(path)
-            return data, "" if data else "not kept with the trajectory"
-        try:
-            data = await context.sandbox.read(path, max_bytes=self.max_bytes)
-        except FileNotFoundError:
-            return None, "missing"
-        except OSError as error:
-            if isinstance(error, TimeoutError):
-                raise
-            return None, f"cannot be read: {error}"
-        return data, "" if data else "empty"
 
     async def _ask(
         self, context: JudgeContext, expected: ExpectedDatabase, data: bytes, wal: bytes | None

@@ -30,6 +30,7 @@ from quintain.protocols import JudgeContext, Sandbox, Verifier
 from quintain.task import SandboxSpec
 from quintain.threads import in_thread
 from quintain.verdict import Check, Kind, Verdict
+from quintain.verifiers.artifacts import candidate_file
 from quintain.verifiers.workers import BudgetExceeded
 
 logger = logging.getLogger(__name__)
@@ -229,7 +230,7 @@ class FunctionVerifier:
         files: dict[str, bytes] = {}
         notes = []
         for path in self.clean_room:
-            data, reason = await _candidate_file(context, path)
+            data, reason = await candidate_file(context, path, MAX_FILE_BYTES)
             if data is None:
                 notes.append(Check(name=f"artifact {path}", passed=None, detail=reason))
             else:
@@ -259,19 +260,6 @@ class FunctionVerifier:
             f"verifier {self.name} returned {value!r}; expected a bool, a finite float in [0, 1], "
             "a Verdict, or None to abstain"
         )
-
-
-async def _candidate_file(context: JudgeContext, path: str) -> tuple[bytes | None, str]:
-    """A file that the candidate left, from its sandbox or from the kept artifacts."""
-    if context.sandbox is None:
-        data = context.artifact(path)
-        return data, "" if data is not None else "not kept with the trajectory"
-    try:
-        return await context.sandbox.read(path, max_bytes=MAX_FILE_BYTES), ""
-    except FileNotFoundError:
-        return None, "missing in the episode's sandbox"
-    except OSError as error:
-        return None, f"cannot be taken from the episode's sandbox: {error}"
 
 
 def _offer(name: str, context: JudgeContext, sandbox: Sandbox | None) -> Any:

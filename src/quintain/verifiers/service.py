@@ -26,6 +26,7 @@ from quintain.protocols import JudgeContext, Sandbox
 from quintain.record import Json, Record
 from quintain.task import SandboxSpec, Task
 from quintain.verdict import Check, Kind, Verdict
+from quintain.verifiers.artifacts import candidate_file
 from quintain.verifiers.server_state import matches
 from quintain.verifiers.state import expectation
 
@@ -158,7 +159,7 @@ class Service:
             files: dict[str, bytes] = {}
             checks: list[Check] = []
             for path in expected.service.files:
-                data, why = await _take(context, path)
+                data, why = await candidate_file(context, path, MAX_FILE_BYTES)
                 if data is not None:
                     files[path] = data
                 checks.append(Check(name=path, passed=data is not None, detail=why))
@@ -245,17 +246,3 @@ class Service:
         except (ValueError, RecursionError):
             return "no JSON"
         return "" if matches(want.json_, found, subset=want.match == "subset") else "another value"
-
-
-async def _take(context: JudgeContext, path: str) -> tuple[bytes | None, str]:
-    if context.sandbox is None:
-        data = context.artifact(path)
-        return data, "" if data is not None else "not kept with the trajectory"
-    try:
-        return await context.sandbox.read(path, max_bytes=MAX_FILE_BYTES), ""
-    except FileNotFoundError:
-        return None, "missing"
-    except OSError as error:
-        if isinstance(error, TimeoutError):
-            raise
-        return None, f"cannot be read: {error}"

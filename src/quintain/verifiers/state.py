@@ -26,6 +26,7 @@ from quintain.protocols import WORLD_ARTIFACT, Entry, JudgeContext, Listing, Too
 from quintain.record import Json, Record, canonical
 from quintain.task import Task
 from quintain.verdict import Check, Kind, Verdict
+from quintain.verifiers.artifacts import candidate_file
 from quintain.verifiers.plain import equal
 
 MAX_FILES = 1_000
@@ -196,17 +197,10 @@ class Files:
                 return "no such link"
             return "" if entry.target == want.link else f"leads to {entry.target[:200]!r}"
         where = posixpath.join(expected.root, place) if expected.root else place
-        if context.sandbox is None:
-            data = context.artifact(where) or context.artifact(path)
-            return "not kept with the trajectory" if data is None else want.wrong(data)
-        try:
-            return want.wrong(await context.sandbox.read(where, max_bytes=self.max_bytes))
-        except FileNotFoundError:
-            return "missing"
-        except OSError as error:
-            if isinstance(error, TimeoutError):
-                raise
-            return f"cannot be read: {error}"
+        data, why = await candidate_file(context, where, self.max_bytes)
+        if data is None and context.sandbox is None and where != path:
+            data, why = await candidate_file(context, path, self.max_bytes)
+        return why if data is None else want.wrong(data)
 
 
 def _others(expected: ExpectedTree, listed: dict[str, Entry] | None) -> list[str]:

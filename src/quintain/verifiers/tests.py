@@ -26,6 +26,7 @@ from quintain.record import derive_seed
 from quintain.task import SandboxSpec, Task
 from quintain.verdict import Check, Kind, Verdict
 from quintain.verifiers import runner_protocol as protocol
+from quintain.verifiers.artifacts import candidate_file
 from quintain.verifiers.cases import FunctionCase, Suite, outputs_agree, values_agree
 from quintain.verifiers.plain import NotPlain, from_task, pack, unpack
 
@@ -161,18 +162,9 @@ class Tests:
         if self.source == "text":
             code = fenced_code(context.trajectory.text)
             return (code, "") if code.strip() else (None, "the final message holds no code")
-        data: bytes | None
-        if context.sandbox is None:
-            data = context.artifact(self.source)
-        else:
-            try:
-                data = await context.sandbox.read(self.source, max_bytes=MAX_CODE_BYTES)
-            except FileNotFoundError:
-                data = None
-            except OSError as error:
-                return None, f"{self.source} cannot be read: {error}"
+        data, why = await candidate_file(context, self.source, MAX_CODE_BYTES)
         if data is None:
-            return None, f"there is no {self.source}"
+            return None, f"{self.source}: {why}"
         try:
             return data.decode(), ""
         except UnicodeDecodeError as error:

@@ -27,6 +27,7 @@ from quintain.protocols import JudgeContext
 from quintain.record import Record
 from quintain.task import SandboxSpec, Task
 from quintain.verdict import Check, Kind, Verdict
+from quintain.verifiers.artifacts import candidate_file
 from quintain.verifiers.conformance import SUBMISSION, BadStub, conformance, smuggled
 from quintain.verifiers.state import expectation
 from quintain.verifiers.tests import fenced_code
@@ -138,20 +139,14 @@ class Types:
         ).signed(self.name, self.kind, time.monotonic() - began)
 
     async def _code(self, context: JudgeContext) -> tuple[str, str]:
+        data: bytes | None
         if self.source == "text":
-            data: bytes | None = fenced_code(context.trajectory.text).encode("utf-8", "replace")
-        elif context.sandbox is None:
-            data = context.artifact(self.source)
+            data, why = fenced_code(context.trajectory.text).encode("utf-8", "replace"), ""
         else:
-            try:
-                data = await context.sandbox.read(self.source, max_bytes=MAX_CODE_BYTES)
-            except FileNotFoundError:
-                data = None
-            except OSError as error:
-                if isinstance(error, TimeoutError):
-                    raise
-                return "", f"{self.source} cannot be read: {error}"
-        if data is None or not data.strip():
+            data, why = await candidate_file(context, self.source, MAX_CODE_BYTES)
+        if data is None:
+            return "", f"{self.source}: {why}"
+        if not data.strip():
             return "", "there is no code"
         if len(data) > MAX_CODE_BYTES:
             return "", f"the code has more than {MAX_CODE_BYTES} bytes"

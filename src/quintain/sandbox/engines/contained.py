@@ -14,7 +14,7 @@ from quintain.errors import SandboxError, SandboxTimeout
 from quintain.protocols import Entry, ExecResult
 from quintain.sandbox import network
 from quintain.sandbox.asked import check_command
-from quintain.sandbox.command import cut
+from quintain.sandbox.command import Ended, cut
 from quintain.sandbox.engines import frames
 from quintain.sandbox.listing import MAX_DEPTH
 from quintain.sandbox.network import Gate, Proxy
@@ -25,7 +25,11 @@ GRACE_S = 5.0
 """How much longer than a command's limit the agent may take to report."""
 FILE_S = 60.0
 
-Killed = Literal["", "timeout", "memory", "pids"]
+_PLACES: dict[int, Literal["fork", "folder", "program"]] = {
+    frames.AT_FORK: "fork",
+    frames.AT_CHDIR: "folder",
+    frames.AT_EXEC: "program",
+}
 
 
 class Link(Protocol):
@@ -386,28 +390,22 @@ def _cut(data: bytearray, total: int, most: int) -> bytes:
 
 
 def _result(record: bytes, call: _Call, program: str, cwd: str, wall_s: float) -> ExecResult:
-    status, code, where, flags, cpu_us, _, ooms, refused, *totals = frames.RECORD.unpack(record)
-    killed: Killed = ""
+    status, error, where, flags, cpu_us, _, ooms, refused, *totals = frames.RECORD.unpack(record)
     stdout, stderr = (_cut(call.out[at + 1], totals[at], call.most) for at in range(2))
-    exit_code = os.waitstatus_to_exitcode(status)
-    if code:
-        exit_code = 127 if code == errno.ENOENT and where == frames.AT_EXEC else 126
-        what = f"{program!r}" if where != frames.AT_CHDIR else f"the folder {cwd!r}"
-        stderr += f"cannot run {what}: {os.strerror(code)}\n".encode()
-        if where == frames.AT_FORK or code == errno.EAGAIN:
-            killed = "pids"
-    elif flags & frames.TIMED_OUT:
-        killed = "timeout"
-    elif flags & frames.TOO_MANY:
-        killed = "pids"
-    elif exit_code and ooms:
-        killed = "memory"
-    elif exit_code and refused:
-        killed = "pids"
+    ended = Ended(
+        status=status,
+        error=error,
+        at=_PLACES.get(where, ""),
+        timed_out=bool(flags & frames.TIMED_OUT),
+        too_many=bool(flags & frames.TOO_MANY),
+        ooms=ooms,
+        refused=refused,
+    )
+    exit_code, killed, words = ended.read(program, cwd)
     return ExecResult(
         exit_code=exit_code,
         stdout=stdout,
-        stderr=stderr,
+        stderr=stderr + words,
         wall_s=wall_s,
         cpu_s=cpu_us / 1e6,
         killed=killed,

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
-import os
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,6 +12,7 @@ from quintain.errors import SandboxError, SandboxTimeout
 from quintain.protocols import ExecResult
 from quintain.sandbox import layout, network
 from quintain.sandbox.asked import check_command
+from quintain.sandbox.command import Ended
 from quintain.sandbox.images.image import Image
 from quintain.sandbox.microvm import frames
 from quintain.sandbox.microvm.guest import Guest, Running
@@ -29,7 +28,11 @@ GRACE_S = 30.0
 
 Forker = Callable[["MicrovmSandbox"], Awaitable["MicrovmSandbox"]]
 """Copies a sandbox: what its backend does about a machine of its kind."""
-Killed = Literal["", "timeout", "memory", "pids"]
+_PLACES: dict[int, Literal["fork", "folder", "program"]] = {
+    frames.AT_FORK: "fork",
+    frames.AT_CHDIR: "folder",
+    frames.AT_EXEC: "program",
+}
 
 
 class GuestMachine(Protocol):
@@ -206,26 +209,19 @@ class MicrovmSandbox:
 def _result(
     ending: frames.Ending, running: Running, argv: Sequence[str], cwd: str, wall_s: float
 ) -> ExecResult:
-    killed: Killed = ""
-    stderr = running.err.data
-    exit_code = os.waitstatus_to_exitcode(ending.status)
-    if ending.error:
-        missing = ending.error == errno.ENOENT and ending.where == frames.AT_EXEC
-        exit_code = 127 if missing else 126
-        what = f"the folder {cwd!r}" if ending.where == frames.AT_CHDIR else f"{argv[0]!r}"
-        stderr += f"cannot run {what}: {os.strerror(ending.error)}\n".encode()
-        if ending.where == frames.AT_FORK or ending.error == errno.EAGAIN:
-            killed = "pids"
-    elif ending.flags & frames.TIMED_OUT:
-        killed = "timeout"
-    elif exit_code and ending.ooms:
-        killed = "memory"
-    elif exit_code and ending.refused:
-        killed = "pids"
+    ended = Ended(
+        status=ending.status,
+        error=ending.error,
+        at=_PLACES.get(ending.where, ""),
+        timed_out=bool(ending.flags & frames.TIMED_OUT),
+        ooms=ending.ooms,
+        refused=ending.refused,
+    )
+    exit_code, killed, words = ended.read(argv[0], cwd)
     return ExecResult(
         exit_code=exit_code,
         stdout=running.out.data,
-        stderr=stderr,
+        stderr=running.err.data + words,
         wall_s=wall_s,
         cpu_s=ending.cpu_us / 1e6,
         killed=killed,

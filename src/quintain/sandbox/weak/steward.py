@@ -21,6 +21,7 @@ from quintain.sandbox.kernel import (
     die_with_parent,
     drop,
     kill_below,
+    kill_young,
     open_inside,
     prctl,
 )
@@ -180,13 +181,9 @@ class Steward:
                 os.kill(pid, signal.SIGKILL)
                 continue
             shell, number_of_signal, young_ms = wire.KILL_BODY.unpack(body)
-            oldest = time.clock_gettime(time.CLOCK_BOOTTIME) - young_ms / 1000
             if shell in below(pid):
                 os.kill(shell, number_of_signal)
-            for _ in range(200):
-                if not kill_below(pid, {shell}, int(oldest * os.sysconf("SC_CLK_TCK"))):
-                    break
-                time.sleep(ROUND_S)
+            kill_young(pid, shell, young_ms)
 
     # --- files ------------------------------------------------------------------------------------
 
