@@ -79,7 +79,7 @@ async def test_code_from_a_file_of_the_episode(bench):
         verifier = Tests(source="/work/solution.py")
         missing = await bench.judge(verifier, "done", SQUARE, sandbox=sandbox)
         assert missing.outcome is Outcome.FAILED
-        assert "no /work/solution.py" in missing.explanation
+        assert "/work/solution.py: missing" in missing.explanation
         await sandbox.write("/work/solution.py", RIGHT)
         assert (await bench.judge(verifier, "done", SQUARE, sandbox=sandbox)).passed
     finally:

@@ -13,6 +13,7 @@ import argparse
 import asyncio
 import json
 import os
+import socket
 import struct
 import sys
 from pathlib import Path
@@ -216,7 +217,11 @@ async def main() -> None:
     application.router.add_route("*", "/{path:.*}", stub.handle)
     runner = web.AppRunner(application)
     await runner.setup()
-    await web.UnixSite(runner, str(stub.inside(inner.parse_args(argv[at + 1 :]).api_sock))).start()
+    api = socket.socket(socket.AF_UNIX)
+    api.bind(str(stub.inside(inner.parse_args(argv[at + 1 :]).api_sock)))
+    # The file is there before anybody listens; on a busy machine for long enough to be seen.
+    await asyncio.sleep(0.1)
+    await web.SockSite(runner, api).start()
     await asyncio.sleep(60)
 
 

@@ -55,13 +55,13 @@ class FirecrackerMachine:
     async def _begin(cls, cell: Cell, argv: Sequence[str]) -> FirecrackerMachine:
         process = Process(argv, ())
         cell.claim(process.pid)
-        path = cell.root / SOCKET.lstrip("/")
-        while not path.exists():
+        path = str(cell.root / SOCKET.lstrip("/"))
+        while not _listens(path):
             if process.gone.done():
                 said = process.said.decode("utf-8", "replace").strip()[-500:]
                 raise SandboxError(f"Firecracker did not start: {said}")
             await asyncio.sleep(POLL_S)
-        return cls(process, cell, Api(str(path)))
+        return cls(process, cell, Api(path))
 
     @classmethod
     async def boot(
@@ -147,6 +147,12 @@ class FirecrackerMachine:
         if not done:
             raise SandboxError(f"Firecracker was not gone {END_S} s after it was killed")
         await asyncio.to_thread(self.cell.remove)
+
+
+def _listens(path: str) -> bool:
+    """Whether somebody accepts connections there: a socket's file appears before that."""
+    with socket.socket(socket.AF_UNIX) as sock:
+        return sock.connect_ex(path) == 0
 
 
 async def dial(path: str, port: int) -> socket.socket:
