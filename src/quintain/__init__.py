@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from quintain.envs import tasks, tools
     from quintain.envs.environment import Environment
     from quintain.envs.tools import tool
-    from quintain.evals import EvalRun, aevaluate, evaluate
+    from quintain.evals import EvalRun, aevaluate, arescore, evaluate, rescore
     from quintain.loop import TrainRun, atrain, train
     from quintain.messages import Message, Sampling, ToolSpec
     from quintain.policies.chat import chat
@@ -95,6 +95,7 @@ _WHERE = {
     "aevaluate": "quintain.evals:aevaluate",
     "all_of": "quintain.verifiers.combine:all_of",
     "any_of": "quintain.verifiers.combine:any_of",
+    "arescore": "quintain.evals:arescore",
     "arollout": "quintain.rollouts.single:arollout",
     "atrain": "quintain.loop:atrain",
     "audit": "quintain.audits:audit",
@@ -104,6 +105,7 @@ _WHERE = {
     "guarded": "quintain.verifiers.guards:guarded",
     "local": "quintain.policies.local:local",
     "majority": "quintain.verifiers.combine:majority",
+    "rescore": "quintain.evals:rescore",
     "rollout": "quintain.rollouts.single:rollout",
     "scripted": "quintain.policies.scripted:Scripted",
     "tasks": "quintain.envs:tasks",
@@ -153,6 +155,7 @@ __all__ = [
     "aevaluate",
     "all_of",
     "any_of",
+    "arescore",
     "arollout",
     "atrain",
     "audit",
@@ -162,6 +165,7 @@ __all__ = [
     "guarded",
     "local",
     "majority",
+    "rescore",
     "rollout",
     "scripted",
     "tasks",

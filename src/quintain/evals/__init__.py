@@ -4,6 +4,16 @@
 """
 
 from quintain.evals.evaluation import aevaluate, evaluate, purpose_of
+from quintain.evals.rescoring import Rescored, arescore, rescore
 from quintain.evals.run import EvalRun, Sample
 
-__all__ = ["EvalRun", "Sample", "aevaluate", "evaluate", "purpose_of"]
+__all__ = [
+    "EvalRun",
+    "Rescored",
+    "Sample",
+    "aevaluate",
+    "arescore",
+    "evaluate",
+    "purpose_of",
+    "rescore",
+]

@@ -117,6 +117,7 @@ async def aevaluate(
         "max_cost_usd": max_cost_usd,
         "max_tokens": max_tokens,
         "only": list(only),
+        "artifacts": list(environment.artifacts),
     }
     own = store is None
     if store is None:

@@ -103,6 +103,7 @@ async def atrain(
             "evaluation": evaluation.model_dump(mode="json"),
             "policy": policy.name,
             "environment": environment.name,
+            "artifacts": list(environment.artifacts),
             "seed": config.seed,
             "algorithm": config.resolved().model_dump(mode="json"),
             **(about or {}),
