@@ -161,6 +161,7 @@ environments = Registry(
         "calculator": "quintain.envs.calculator:environment",
         "calculator-hard": "quintain.envs.calculator:hard",
         "terminal": "quintain.envs.terminal:environment",
+        "heavy-tail": "quintain.envs.heavy_tail:environment",
     },
 )
 verifiers = Registry(

@@ -23,6 +23,7 @@ def plant_file(task, secret):
     return task.model_copy(update={"answer": {**task.answer, "files": files}})
 
 
+SETTINGS = {"heavy-tail": {"scale": 10_000}}
 PLANT = {"python": plant_case, "terminal": plant_file}
 
 
@@ -36,10 +37,10 @@ def prompts(env, split, most=300):
 
 @pytest.mark.parametrize("name", registry.environments.names())
 async def test_built_in(name):
-    make = registry.environments.get(name)
-    await check_environment(
-        make(**SIZES), again=lambda: make(**SIZES), plant=PLANT.get(name), tasks=2
-    )
+    def make():
+        return registry.environments.get(name)(**SIZES, **SETTINGS.get(name, {}))
+
+    await check_environment(make(), again=make, plant=PLANT.get(name), tasks=2)
 
 
 @pytest.mark.parametrize("name", registry.environments.names())

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -70,7 +71,7 @@ class BanditPolicy:
         if sampling.temperature == 0:
             choice = int(likely.argmax())
         else:
-            choice = int(np.random.default_rng(seed).choice(len(WORDS), p=likely))
+            choice = random.Random(seed).choices(range(len(WORDS)), likely.tolist())[0]
         span = TokenSpan(
             prompt_delta_ids=(len(WORDS),),
             token_ids=(choice,),
