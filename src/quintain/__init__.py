@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from quintain.envs.environment import Environment
     from quintain.envs.tools import tool
     from quintain.evals import EvalRun, aevaluate, arescore, evaluate, rescore
+    from quintain.evals.review import Review
     from quintain.loop import TrainRun, atrain, train
     from quintain.messages import Message, Sampling, ToolSpec
     from quintain.policies.chat import chat
@@ -72,6 +73,7 @@ _WHERE = {
     "NetworkPolicy": "quintain.task:NetworkPolicy",
     "Outcome": "quintain.verdict:Outcome",
     "Pairwise": "quintain.verifiers.pairwise:Pairwise",
+    "Review": "quintain.evals.review:Review",
     "Rules": "quintain.verifiers.rules:Rules",
     "Sampling": "quintain.messages:Sampling",
     "SandboxSpec": "quintain.task:SandboxSpec",
@@ -131,6 +133,7 @@ __all__ = [
     "NetworkPolicy",
     "Outcome",
     "Pairwise",
+    "Review",
     "Rules",
     "Sampling",
     "SandboxSpec",

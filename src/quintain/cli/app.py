@@ -21,6 +21,7 @@ VERBS = {
     "debug": ("Play a task by hand, as the policy; see hidden state and verdict.", "Work"),
     "eval": ("Evaluate a policy on an environment: pass@k with intervals.", "Work"),
     "train": ("Train a local policy on an environment.", "Work"),
+    "review": ("Look at a sample of a run's verdicts, and estimate the verifier's errors.", "Look"),
     "rescore": ("Judge a stored run again, with another verifier, without sampling.", "Look"),
     "report": ("Write a stored run as one HTML file.", "Look"),
     "export": ("Write the trajectories of a stored run as JSON lines.", "Look"),

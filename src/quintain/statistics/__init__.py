@@ -33,17 +33,21 @@ from quintain.statistics.proportions import (
     upper_bound,
     wilson,
 )
+from quintain.statistics.stratified import ErrorRates, Stratum, error_rates
 
 __all__ = [
     "Bounds",
+    "ErrorRates",
     "Interval",
     "Paired",
     "PassK",
+    "Stratum",
     "beta_cdf",
     "beta_quantile",
     "clopper_pearson",
     "clustered_mean",
     "detectable_effect",
+    "error_rates",
     "group_by_task",
     "normal_quantile",
     "paired",

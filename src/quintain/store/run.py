@@ -100,6 +100,19 @@ class Store(Reader):
         return store
 
     @classmethod
+    def extend(cls, folder: str | Path) -> Store:
+        """Opens a run that is done, to add to what it holds (labels, say); it stays what it is.
+
+        Raises:
+            StoreError: there is no run, or another process writes it.
+        """
+        cls.read(folder).close()
+        store = cls(Path(folder))
+        store._take_lock()
+        store._writer = Writer(store.folder)
+        return store
+
+    @classmethod
     def read(cls, folder: str | Path) -> Store:
         """Opens a run to look at, also while another process writes it.
 
