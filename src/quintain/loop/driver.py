@@ -34,9 +34,9 @@ from quintain.rollouts import Host, run_blocking
 from quintain.store import Store, new_folder
 from quintain.task import Split
 from quintain.training.config import TrainConfig
+from quintain.training.contracts import AsyncLearner, Checkpoint
 from quintain.training.run import run_training, trainable
 from quintain.training.sampler import TaskSampler
-from quintain.training.trainer import AsyncLearner, Checkpoint
 
 logger = logging.getLogger(__name__)
 
@@ -174,26 +174,39 @@ class _Driver:
 
     async def evaluate(self, checkpoint: Checkpoint) -> None:
         """Evaluates a checkpoint on the eval split of every eval."""
+        if checkpoint.policy is not self.flight.policy:
+            await self._evaluate(checkpoint)  # beside training, which needs its cores
+            return
         async with self._all_threads():
             await self._evaluate(checkpoint)
 
     async def _evaluate(self, checkpoint: Checkpoint) -> None:
         for name in self.flight.evals:
             purpose = eval_purpose(name, checkpoint.version)
-            values = await self._measure(name, Split.EVAL, purpose, checkpoint.version)
+            values = await self._measure(
+                name, Split.EVAL, purpose, checkpoint.version, policy=checkpoint.policy
+            )
             await self.flight.store.metrics(
                 checkpoint.step, {f"{name}/{key}": v for key, v in values.items()}, scope="eval"
             )
             self.on_event("eval", {"eval": name, "step": checkpoint.step, **values})
 
     async def _measure(
-        self, name: str, split: Split, purpose: str, version: int, *, greedy: bool = False
+        self,
+        name: str,
+        split: Split,
+        purpose: str,
+        version: int,
+        *,
+        greedy: bool = False,
+        policy: Policy | None = None,
     ) -> dict[str, float]:
         flight, settings = self.flight, self.flight.evaluation
         environment = flight.evals[name]
-        if flight.policy.version != version:
+        policy = policy or flight.policy
+        if policy.version != version:
             raise TrainingError(
-                f"{purpose!r} would be measured with version {flight.policy.version} of the policy"
+                f"{purpose!r} would be measured with version {policy.version} of the policy"
             )
         sampling = flight.config.sampling if environment is flight.environment else None
         if greedy:
@@ -203,7 +216,7 @@ class _Driver:
         samples = settings.heldout_samples if heldout else settings.samples
         run = await aevaluate(
             environment,
-            flight.policy,
+            policy,
             split=split,
             samples=1 if greedy else samples,
             limit=settings.heldout_limit if heldout else settings.limit,
@@ -216,10 +229,9 @@ class _Driver:
             retry_errors=True,
             **flight.host,
         )
-        if flight.policy.version != version:
+        if policy.version != version:
             raise TrainingError(
-                f"the policy went from version {version} to {flight.policy.version} during "
-                f"{purpose!r}"
+                f"the policy went from version {version} to {policy.version} during {purpose!r}"
             )
         mean = run.mean()
         return {

@@ -13,6 +13,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 from quintain.errors import (
@@ -26,9 +27,18 @@ from quintain.errors import (
     VerifierError,
     boundary,
 )
-from quintain.protocols import WORLD_ARTIFACT, Episode, JudgeContext, NetworkLog, Sandbox
+from quintain.protocols import (
+    WORLD_ARTIFACT,
+    Episode,
+    JudgeContext,
+    NetworkLog,
+    Policy,
+    Sandbox,
+)
 from quintain.record import canonical
 from quintain.rollouts.host import Host, Job
+from quintain.rollouts.observer import Stage as Doing
+from quintain.rollouts.observer import Watched
 from quintain.rollouts.recorder import EpisodeRecorder
 from quintain.store import blob_hash, now
 from quintain.trajectory import Event, Fault, StopReason, Timing, Trajectory
@@ -68,6 +78,19 @@ class _Walk:
     verdict: Verdict | None = None
     blobs: dict[str, bytes] = field(default_factory=dict)
     artifacts: dict[str, str] = field(default_factory=dict)
+
+    def tell(self, doing: Doing) -> None:
+        """Tells the run's observer, if there is one, what goes on."""
+        if self.host.observer is not None:
+            self.host.observer.enters(self.job, doing)
+
+    def policy(self) -> Policy:
+        """The policy, watched where somebody watches."""
+        observer = self.host.observer
+        if observer is None:
+            return self.host.policy
+        watched: Policy = Watched(self.host.policy, self.tell, partial(observer.acts, self.job))
+        return watched
 
     def seal(self, outcome: Outcome | None = None, error: Fault | None = None) -> Trajectory:
         """The trajectory as it stands."""
@@ -162,6 +185,7 @@ async def attempt(
 
 async def _set_up(walk: _Walk) -> None:
     host, task = walk.host, walk.job.task
+    walk.tell("setup")
     spec = host.sandbox_of(task)
     public = task.public()
     if spec is not None:
@@ -192,6 +216,7 @@ def _tell_weakness(walk: _Walk, sandbox: Sandbox) -> None:
 async def _play(walk: _Walk) -> None:
     host = walk.host
     walk.stage = "harness"
+    walk.tell("environment")
     limits = host.limits_of(walk.job.task)
     assert walk.episode is not None
     assert host.harness is not None
@@ -199,7 +224,7 @@ async def _play(walk: _Walk) -> None:
         async with asyncio.timeout(limits.wall_s) as deadline:
             with boundary(HarnessError, f"harness {host.harness.name}"):
                 walk.stop = await host.harness.play(
-                    walk.episode, host.policy, limits, walk.recorder
+                    walk.episode, walk.policy(), limits, walk.recorder
                 )
     except TimeoutError:
         if not deadline.expired():
@@ -255,6 +280,7 @@ async def _keep_network(walk: _Walk, sandbox: Sandbox) -> None:
 async def _judge(walk: _Walk) -> None:
     host = walk.host
     walk.stage = "verifier"
+    walk.tell("verifier")
     began = time.monotonic()
     verifier = host.environment.verifier
 

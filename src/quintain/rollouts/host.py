@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from types import TracebackType
 
@@ -21,6 +21,7 @@ from quintain.protocols import (
     Workers,
 )
 from quintain.record import Json, derive_seed, digest
+from quintain.rollouts.observer import Observer
 from quintain.sandbox.choose import Choice, Sandboxes, choose
 from quintain.sandbox.pool import Pool, counts
 from quintain.store import Store
@@ -108,6 +109,11 @@ class Host:
     close_s: float = 30.0
     """Deadline for closing a sandbox or an episode."""
     budget: Budget = field(default_factory=Budget)
+    again: Callable[[Trajectory], Awaitable[bool]] | None = None
+    """Asked of each rollout that has come to its last attempt: whether the attempts are to begin
+    anew, of which the host spoiled the last; it may wait before it answers."""
+    observer: Observer | None = None
+    """Told what every rollout is doing."""
     keep_sandbox: bool = False
     """Leave sandboxes open after the verdict, for a look inside; `kept` lists them."""
     kept: list[Sandbox] = field(default_factory=list)

@@ -74,21 +74,31 @@ async def rollout(
             first = store.next_attempt(
                 job.purpose, host.environment.name, job.task.id, job.sample_index
             )
-    for number in range(first, first + host.retries + 1):
-        trajectory, blobs = await attempt(job, host, number, queue_s=queue_s, gathered=gathered)
-        host.budget.spend(trajectory)
-        final = number == first + host.retries or not retryable(trajectory)
-        if store is not None:
-            await store.commit(trajectory, final=final, blobs=blobs)
-        if final:
-            return trajectory
-        if progress is not None:
-            progress.retried += 1
-        queue_s = 0.0
-        # Full jitter, from a stable hash: a failed server is not hit by everyone at once.
-        share = derive_seed(job.seed(host.run_seed), "backoff", number) / 2**63
-        await asyncio.sleep(host.backoff_s * 2 ** (number - first) * (0.5 + share))
-    raise AssertionError("the last attempt is final")
+    try:
+        number, last = first, first + host.retries
+        while True:
+            trajectory, blobs = await attempt(job, host, number, queue_s=queue_s, gathered=gathered)
+            host.budget.spend(trajectory)
+            if host.observer is not None and trajectory.outcome and trajectory.outcome.host_fault:
+                host.observer.enters(job, "queue")
+            final = number >= last or not retryable(trajectory)
+            if final and host.again is not None and await host.again(trajectory):
+                final, last = False, number + 1 + host.retries
+            if store is not None:
+                await store.commit(trajectory, final=final, blobs=blobs)
+            if final:
+                return trajectory
+            if progress is not None:
+                progress.retried += 1
+            queue_s = 0.0
+            # Full jitter, from a stable hash: a failed server is not hit by everyone at once.
+            share = derive_seed(job.seed(host.run_seed), "backoff", number) / 2**63
+            steps = (number - first) % (host.retries + 1)
+            await asyncio.sleep(host.backoff_s * 2**steps * (0.5 + share))
+            number += 1
+    finally:
+        if host.observer is not None:
+            host.observer.enters(job, None)
 
 
 async def schedule(
@@ -165,6 +175,21 @@ def _committed(host: Host) -> tuple[set[_Key], dict[_Key, int]]:
     return done, attempts
 
 
+@dataclass(slots=True)
+class Playing:
+    """The members of a group while they are played."""
+
+    members: list[asyncio.Task[Trajectory | None]] = field(default_factory=list)
+    dropped: set[int] = field(default_factory=set)
+
+    def drop(self, place: int) -> bool:
+        """Cancels one member, and no other; whether there was something to cancel."""
+        if place >= len(self.members) or self.members[place].done():
+            return False
+        self.dropped.add(place)
+        return self.members[place].cancel()
+
+
 async def rollout_group(
     task: Task,
     sample_indexes: Sequence[int],
@@ -173,7 +198,8 @@ async def rollout_group(
     purpose: str = TRAIN,
     slots: asyncio.Semaphore | None = None,
     on_member: Callable[[int, Trajectory], Awaitable[None]] | None = None,
-) -> list[Trajectory]:
+    playing: Playing | None = None,
+) -> list[Trajectory | None]:
     """The G samples of one task, in the order of their indexes, each to its final attempt.
 
     Samples that the store holds already are read, not run again. A verifier of groups judges the
@@ -186,6 +212,10 @@ async def rollout_group(
         purpose: what they are stored under.
         slots: bounds how many rollouts of all groups run at once.
         on_member: awaited with the place in the group of each sample that is finished.
+        playing: through which single members can be dropped.
+
+    Returns:
+        None at the place of a member that was dropped.
     """
     known: dict[int, Trajectory] = {}
     if host.store is not None:
@@ -205,6 +235,8 @@ async def rollout_group(
             return known[index]
         job = Job(task=task, purpose=purpose, sample_index=index)
         gathered = None if gathering is None else partial(gathering.judge, place)
+        if host.observer is not None:
+            host.observer.enters(job, "queue")
         try:
             if slots is None:
                 return await rollout(job, host, gathered=gathered)
@@ -215,15 +247,22 @@ async def rollout_group(
             if gathering is not None:
                 gathering.leave(place)
 
-    async def one(place: int, index: int) -> Trajectory:
-        trajectory = await play(place, index)
-        if on_member is not None:
-            await on_member(place, trajectory)
+    async def one(place: int, index: int) -> Trajectory | None:
+        try:
+            trajectory = await play(place, index)
+            if on_member is not None:
+                await on_member(place, trajectory)
+        except asyncio.CancelledError:
+            if playing is not None and place in playing.dropped:
+                return None
+            raise
         return trajectory
 
     try:
         async with asyncio.TaskGroup() as group:
             members = [group.create_task(one(*each)) for each in enumerate(sample_indexes)]
+            if playing is not None:
+                playing.members = members
     finally:
         if gathering is not None:
             await gathering.close()

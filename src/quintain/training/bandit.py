@@ -81,6 +81,13 @@ class BanditPolicy:
         usage = Usage(calls=1, prompt_tokens=1, completion_tokens=1)
         return Action(message=assistant(WORDS[choice]), tokens=(span,), usage=usage)
 
+    def at(self, published: Published | None) -> BanditPolicy:
+        """Another one, at those weights."""
+        other = BanditPolicy(self.delay)
+        if published is not None:
+            other.logits, other.version = _load(published.path), published.version
+        return other
+
     async def update(self, published: Published) -> None:
         """Samples with these weights from now on."""
         self.logits = _load(published.path)

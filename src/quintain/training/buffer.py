@@ -5,18 +5,23 @@ step and a bound of η versions, at most (η + 1)·P·G samples are on their way
 those that run, wait and are being trained. First come, first trained, so each waits for at most η
 updates. This is AReaL's admission rule (arXiv:2505.24298, section 5.1) without its running totals,
 so that nothing can be wrong after a resume. Nothing starts either while a whole step's samples
-wait unused: they would only grow old.
+wait unused: they would only grow old. Only the last η + 1 steps' samples start as early as they
+may: nothing comes after them that could fill the time in which the slow ones are waited for.
 
 *Slow members.* Pacing does not bound the age of a sample whose neighbour in the group is slow, and
 with a heavy tail a third of all groups has a slow member. Dropping them would censor the slow
 tasks. So a group is trained whole when it is complete; when its finished members would grow too
 old by waiting, they are trained with the baseline of those known so far, and the slow ones when
 they arrive, with the baseline of all. What then is too old is masked token by token by `batching`.
+
+*Lost members.* One that samples no more (it is being judged), of which every token is too old
+already and for whose reward no other member waits, cannot be of use: it is `hopeless`, and dropped
+to free its place. A slow tool is no such case: what is sampled after it is fresh.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from quintain.training.groups import Group
@@ -87,6 +92,8 @@ class Buffer:
     """By ticket, in the order of starting."""
     filtered: list[Group] = field(default_factory=list)
     """Without signal, replaced; they go with the next step's counts."""
+    closed: list[int] = field(default_factory=list)
+    """Tickets of groups that ended without a step's taking their last member."""
     training: int = 0
     """Samples that are being trained."""
     refilled: int = 0
@@ -109,7 +116,7 @@ class Buffer:
         return (
             on_their_way < self.steps_left * self.step_size
             and on_their_way + self.training < (self.max_staleness + 1) * self.step_size
-            and not self.full
+            and (self.steps_left <= self.max_staleness + 1 or not self.full)
         )
 
     def start(self, ticket: int, trained: Collection[int] = ()) -> None:
@@ -129,13 +136,40 @@ class Buffer:
         group.trajectories[place] = trajectory
         group.sampled_by[place] = min(trajectory.versions, default=None)
         if group.complete and all(group.trained):
-            del self.open[ticket]  # a former process had trained all but noted it too late
+            # A former process had trained all but noted it too late.
+            del self.open[ticket]
+            self.closed.append(ticket)
         elif group.complete and not group.late and self.refilled < self.refills:
             whole = group.group(range(self.group_size))
             if not whole.signal:
                 self.refilled += 1
                 self.filtered.append(whole)
                 del self.open[ticket]
+
+    def hopeless(self, judged: Mapping[tuple[int, int], int]) -> list[tuple[int, int]]:
+        """Members that cannot be of use any more; each as ticket and place.
+
+        Args:
+            judged: of each member that is being judged, the newest version that sampled a token.
+        """
+        return [
+            (ticket, place)
+            for (ticket, place), newest in judged.items()
+            if (group := self.open.get(ticket)) is not None
+            and group.trajectories[place] is None
+            and not group.trained[place]
+            and self.version - newest > self.max_staleness
+            and group.late
+            and not group.waiting
+        ]
+
+    def drop(self, ticket: int, place: int) -> None:
+        """A member will not come: nothing of it is trained."""
+        group = self.open[ticket]
+        group.trained[place] = True
+        if all(group.trained):
+            del self.open[ticket]
+            self.closed.append(ticket)
 
     def _releasable(self) -> Iterator[tuple[Open, list[int]]]:
         """What can be trained now: what can't wait, then late members, then complete groups."""

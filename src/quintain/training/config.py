@@ -35,7 +35,8 @@ class TrainConfig(Record):
     """`sync`: rollouts and learner take turns; `async`: they overlap; `auto`: measured in the
     first step, synchronous when rollouts take less than `sync_below_s`."""
     sync_below_s: float = Field(default=30.0, gt=0)
-    """With `auto`: seconds of the 95th percentile of rollouts below which to stay synchronous."""
+    """With `auto`: seconds that the slowest rollout of a step takes below which to stay
+    synchronous."""
     max_staleness: int = Field(default=4, ge=0)
     """Policy versions by which a token may be older than the learner when it is trained; older ones
     are masked. 0 is the synchronous mode."""
@@ -72,7 +73,9 @@ class TrainConfig(Record):
     sampling: Sampling | None = None
     """How the policy samples in training; None: as the environment says."""
     max_fault_share: float = Field(default=0.25, ge=0, le=1)
-    """Share of host-caused faults among the latest rollouts above which training stops."""
+    """Share of host-caused faults among the latest rollouts above which training pauses."""
+    fault_patience_s: float = Field(default=600.0, ge=0)
+    """Seconds of such a pause after which training ends; the run can be resumed."""
     checkpoint_every: int = Field(default=10, gt=0)
     """Steps between checkpoints; the first and the last step always have one."""
     eval_every: int = Field(default=10, ge=0)

@@ -126,6 +126,16 @@ class Counts:
         return out
 
 
+def cancelled(durations_s: Sequence[float]) -> Metrics:
+    """Rollouts that were cancelled because they could not be of use any more, by duration."""
+    out: Metrics = {"cancelled": float(len(durations_s))}
+    for seconds in durations_s:
+        label = duration_label(int(np.searchsorted(DURATION_EDGES_S, seconds, side="right")))
+        name = f"cancelled_by_duration/{label}"
+        out[name] = out.get(name, 0.0) + 1
+    return out
+
+
 def duration_label(bucket: int) -> str:
     """The name of a bucket of rollout durations, such as `1-10s`."""
     if bucket == 0:

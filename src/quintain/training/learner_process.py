@@ -20,7 +20,8 @@ import sys
 import tempfile
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from inspect import isawaitable
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -37,6 +38,10 @@ if TYPE_CHECKING:
     from quintain.training.learner import LocalLearner
 
 logger = logging.getLogger(__name__)
+
+
+class LearnerDied(TrainingError):
+    """The learner's process is no more."""
 
 
 class LearnerProcess:
@@ -122,7 +127,7 @@ class LearnerProcess:
             self._pipe.send_bytes(pickle.dumps((method, arguments)))
             answer: tuple[str, Any] = pickle.loads(self._pipe.recv_bytes())
         except (EOFError, OSError) as error:
-            raise TrainingError(self._epitaph(method)) from error
+            raise LearnerDied(self._epitaph(method)) from error
         return answer
 
     def _epitaph(self, method: str) -> str:
@@ -191,6 +196,10 @@ def _die_with_owner(handle: int) -> None:
     os._exit(0)
 
 
+async def _awaited(value: Awaitable[Any]) -> Any:
+    return await value
+
+
 def _serve(pipe: Connection) -> None:
     learner: Any = None
     while True:
@@ -205,7 +214,8 @@ def _serve(pipe: Connection) -> None:
                 learner = pickle.loads(factory)()
                 answer: tuple[str, Any] = ("ok", None)
             else:
-                answer = ("ok", getattr(learner, method)(*arguments))
+                value = getattr(learner, method)(*arguments)
+                answer = ("ok", asyncio.run(_awaited(value)) if isawaitable(value) else value)
         except QuintainError as error:
             answer = ("error", error)
         except Exception as error:

@@ -6,7 +6,6 @@ Those belong to `loop`, which calls this with a callback for checkpoints.
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Sequence
 from typing import Literal
 
@@ -16,10 +15,12 @@ from quintain.rollouts.host import Host
 from quintain.store import Store
 from quintain.training.asynchronous import train_asynchronously
 from quintain.training.config import TrainConfig
-from quintain.training.learner_process import LearnerProcess, local_learner
+from quintain.training.contracts import AsyncLearner, OnCheckpoint, TrainedPolicy
+from quintain.training.learner_process import local_learner
+from quintain.training.restarts import LastingLearner
 from quintain.training.sampler import TaskSampler, Uniform
 from quintain.training.synchronous import train_synchronously
-from quintain.training.trainer import AsyncLearner, OnCheckpoint, TrainedPolicy, Trainer
+from quintain.training.trainer import Trainer
 
 
 async def run_training(
@@ -37,8 +38,9 @@ async def run_training(
         config: settings.
         host: entered; its policy must take new weights, its sampling is the rollouts'.
         store: the run, open for writing.
-        on_checkpoint: see `trainer.OnCheckpoint`.
-        learner: None: one in a process of its own, for the policy's model.
+        on_checkpoint: see `contracts.OnCheckpoint`.
+        learner: None: one for the policy's model in a process of its own, started again when it
+            dies.
         tasks: None: the environment's training tasks, uniformly.
 
     Returns:
@@ -56,19 +58,23 @@ async def run_training(
     sampling = host.sampling or host.environment.sampling
     spec: ModelSpec = policy.spec
     options = config.learner_options(sampling, lora=spec.lora is not None)
-    owned: LearnerProcess | None = None
+    owned: LastingLearner | None = None
     if learner is None:
-        owned = await LearnerProcess.start(
-            functools.partial(local_learner, spec, options, store.folder / "weights")
+        owned = await LastingLearner.start(
+            functools.partial(local_learner, spec, options, store.folder / "weights"), store.event
         )
         learner = owned
     try:
         trainer = Trainer(config, host, policy, learner, tasks, store, on_checkpoint)
-        await trainer.begin()
-        if await _mode(trainer) == "sync":
-            await train_synchronously(trainer)
-        else:
-            await train_asynchronously(trainer)
+        try:
+            await trainer.begin()
+            if await _mode(trainer) == "sync":
+                await train_synchronously(trainer)
+            else:
+                await train_asynchronously(trainer)
+            await trainer.finish()
+        finally:
+            await trainer.close()
         return trainer
     finally:
         if owned is not None:
@@ -109,16 +115,19 @@ def choose(
 ) -> tuple[Literal["sync", "async"], str]:
     """The mode for rollouts that take so long, and why.
 
-    The wait for the slowest rollout of a step is what overlapping saves; the 95th percentile
-    stands for it. Short rollouts gain little and lose freshness.
+    Args:
+        durations_s: of the rollouts of one step: a synchronous step waits for the slowest of them,
+            which is what overlapping saves. Short rollouts gain little and lose freshness.
+        sync_below_s: a shorter wait than this is not worth it.
     """
-    ordered = sorted(durations_s)
-    tail_s = ordered[math.ceil(0.95 * len(ordered)) - 1] if ordered else 0.0
-    mode: Literal["sync", "async"] = "sync" if tail_s < sync_below_s else "async"
+    slowest_s = max(durations_s, default=0.0)
+    mean_s = sum(durations_s) / max(1, len(durations_s))
+    mode: Literal["sync", "async"] = "sync" if slowest_s < sync_below_s else "async"
     relation = "below" if mode == "sync" else "not below"
     return mode, (
-        f"the 95th percentile of {len(ordered)} rollouts is {tail_s:.1f} s, {relation} the bound "
-        f"of {sync_below_s:g} s (sync_below_s)"
+        f"a synchronous step waits for the slowest of its rollouts: of {len(durations_s)} measured "
+        f"it took {slowest_s:.1f} s (mean {mean_s:.1f} s), {relation} the bound of "
+        f"{sync_below_s:g} s (sync_below_s)"
     )
 
 

@@ -9,12 +9,14 @@ run can be repeated bit for bit.
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
+from quintain.rollouts.host import Job
 from quintain.store import GroupRow
+from quintain.training.contracts import InStep, Step
 from quintain.training.groups import Group
-from quintain.training.trainer import InStep, Step, StepClock, Trainer, one_error
+from quintain.training.trainer import Trainer, one_error
 from quintain.trajectory import Trajectory
 
 
@@ -22,10 +24,9 @@ async def train_synchronously(trainer: Trainer, *, until: int | None = None) -> 
     """Trains up to step `until` (None: all of the run's steps), one thing after the other."""
     last = trainer.config.steps if until is None else min(until, trainer.config.steps)
     while trainer.step < last:
-        clock = StepClock()
         groups, filtered = await collect(trainer)
-        clock.wait_rollouts_s = time.monotonic() - clock.began
-        await trainer.learn(groups, filtered, clock)
+        await trainer.learn(groups, filtered)
+        await trainer.noted()
 
 
 async def collect(trainer: Trainer) -> tuple[list[Group], list[Group]]:
@@ -64,8 +65,29 @@ async def play_all(trainer: Trainer, rows: Sequence[GroupRow]) -> list[Group]:
         some = rows[first : first + at_once]
         sessions = [session for row in some for session in trainer.sessions_of(row)]
         async with policy.lockstep(sessions) as step:
-            groups.extend(await _play(trainer, some, step))
+            with _retries_leave(trainer, some, sessions, step):
+                groups.extend(await _play(trainer, some, step))
     return groups
+
+
+@contextmanager
+def _retries_leave(
+    trainer: Trainer, rows: Sequence[GroupRow], sessions: Sequence[str], step: Step
+) -> Iterator[None]:
+    """An attempt that the host spoiled makes no more calls: nobody is to wait for it."""
+    members = ((row.task_id, index) for row in rows for index in row.sample_indexes)
+    session_of = dict(zip(members, sessions, strict=True))
+
+    def left(job: Job) -> None:
+        session = session_of.get((job.task.id, job.sample_index))
+        if session is not None:
+            step.done(session)
+
+    trainer.timeline.on_retry = left
+    try:
+        yield
+    finally:
+        trainer.timeline.on_retry = None
 
 
 async def _play(trainer: Trainer, rows: Sequence[GroupRow], step: Step | None) -> list[Group]:

@@ -13,117 +13,33 @@ import logging
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Protocol, runtime_checkable
+from contextlib import asynccontextmanager
 
 import numpy as np
 
-from quintain.batch import Batch
 from quintain.errors import TrainingError
-from quintain.policies.local.spec import ModelSpec
 from quintain.protocols import Metrics, Published
+from quintain.record import Json
 from quintain.rollouts.host import Host, Job
-from quintain.rollouts.schedule import rollout_group
+from quintain.rollouts.schedule import Playing, rollout_group
 from quintain.store import GroupRow, Store
 from quintain.task import Task
 from quintain.training.advantages import estimator
 from quintain.training.batching import Packing, pack
 from quintain.training.config import TrainConfig
-from quintain.training.faults import FaultWatch
+from quintain.training.contracts import AsyncLearner, OnCheckpoint, TrainedPolicy
+from quintain.training.evaluations import Evaluations
+from quintain.training.faults import FaultWatch, Slots
 from quintain.training.groups import Group, rewards_of
 from quintain.training.sampler import TaskSampler, refuse_unless_train
+from quintain.training.timeline import SCOPE, Timeline
 from quintain.trajectory import TRAIN, Trajectory
 from quintain.verdict import Outcome
 
 logger = logging.getLogger(__name__)
 KEEP_OPTIMISERS = 2
 """Checkpoints that one can resume from; older ones keep their weights only."""
-
-
-class AsyncLearner(Protocol):
-    """A learner behind an async client; see `learner_process`."""
-
-    async def update(self, batch: Batch) -> Metrics:
-        """One optimiser step."""
-        ...
-
-    async def publish(self) -> Published:
-        """Writes the weights under the next version."""
-        ...
-
-    async def current(self) -> Published:
-        """Writes the weights under their version."""
-        ...
-
-    async def save(self, folder: Path) -> Published:
-        """Writes a checkpoint."""
-        ...
-
-    async def restore(self, folder: Path) -> Published:
-        """Goes on from a checkpoint."""
-        ...
-
-
-@runtime_checkable
-class TrainedPolicy(Protocol):
-    """A policy that takes new weights."""
-
-    version: int
-    spec: ModelSpec
-
-    async def update(self, published: Published) -> None:
-        """Samples with these weights from now on."""
-        ...
-
-
-class Step(Protocol):
-    """Sessions whose calls go to the sampler together."""
-
-    def done(self, session: str) -> None:
-        """The session makes no more calls."""
-        ...
-
-
-@runtime_checkable
-class InStep(Protocol):
-    """A policy that can form its batches by turn and order in place of arrival."""
-
-    def lockstep(self, sessions: Sequence[str]) -> AbstractAsyncContextManager[Step]:
-        """While open, a call of these sessions waits until each that still plays has made one."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """Weights on disk that belong to a step."""
-
-    step: int
-    published: Published
-
-    @property
-    def version(self) -> int:
-        """The policy version."""
-        return self.published.version
-
-
 OnMember = Callable[[int, Trajectory], Awaitable[None]]
-OnCheckpoint = Callable[[Checkpoint], Awaitable[None]]
-"""Called at step 0, at every evaluation step and at the end, with the policy at that version.
-
-It is awaited before the policy gets newer weights, and again for the same checkpoint when a run is
-resumed there: it must not repeat what is stored.
-"""
-
-
-@dataclass(slots=True)
-class StepClock:
-    """Where the wall-clock time of one step went, in seconds."""
-
-    began: float = field(default_factory=time.monotonic)
-    wait_rollouts_s: float = 0.0
-    sync_s: float = 0.0
 
 
 class Trainer:
@@ -155,7 +71,9 @@ class Trainer:
         self.learner = learner
         self.tasks = tasks
         self.store = store
-        self.on_checkpoint = on_checkpoint
+        past_s = max((second for second, _, _ in store.metric_rows(scope=SCOPE)), default=-1) + 1
+        self.timeline = Timeline(past_s)
+        self.evaluations = Evaluations(on_checkpoint, policy, store, self._evaluating)
         algorithm = config.resolved()
         self.packing = Packing(
             estimator=estimator(algorithm.advantage),
@@ -166,10 +84,14 @@ class Trainer:
             max_row_tokens=config.max_row_tokens,
             max_staleness=config.max_staleness,
         )
-        self.slots = asyncio.Semaphore(config.max_concurrent_rollouts)
         self.faults = FaultWatch(
-            config.max_fault_share, 2 * config.group_size * config.groups_per_step
+            config.max_fault_share,
+            2 * config.group_size * config.groups_per_step,
+            config.fault_patience_s,
+            self._faulty,
         )
+        self.slots = Slots(config.max_concurrent_rollouts, self.faults.going)
+        host.again, host.observer = self.faults.again, self.timeline
         self.step = 0
         self.version = 0
         self.pending: deque[GroupRow] = deque()
@@ -179,6 +101,11 @@ class Trainer:
         self.admitted = 0
         self.rollout_s: deque[float] = deque(maxlen=512)
         """Durations of the latest rollouts."""
+        self.step_began = time.monotonic()
+        self.playing: dict[int, Playing] = {}
+        """Groups that are being played, by number."""
+        self._noting: asyncio.Task[None] | None = None
+        self._told_restarts = 0
 
     # --- begin and resume --------------------------------------------------------------------
 
@@ -211,8 +138,17 @@ class Trainer:
         await self.policy.update(published)
         if not checkpoints:
             await self.checkpoint()
-        elif self.on_checkpoint is not None and self.config.evaluates_at(self.step):
-            await self.on_checkpoint(Checkpoint(self.step, published))
+        await self._finish_evaluations()
+        self.step_began = time.monotonic()
+        self.timeline.step()
+
+    async def _finish_evaluations(self) -> None:
+        """Those of checkpoints whose evaluation was cut off in a former process."""
+        done = self.evaluations.done()
+        for row in sorted(self.store.checkpoints(), key=lambda row: row.step):
+            if row.step not in done and self.config.evaluates_at(row.step):
+                path = self.store.folder / row.path / "model.safetensors"
+                await self.evaluations.evaluate(row.step, Published(row.version, path, row.hash))
 
     # --- rollouts ----------------------------------------------------------------------------
 
@@ -263,18 +199,22 @@ class Trainer:
 
         async def finished(place: int, trajectory: Trajectory) -> None:
             self.rollout_s.append(trajectory.timing.total_s)
-            self.faults.see(trajectory)
             if on_member is not None:
                 await on_member(place, trajectory)
 
-        trajectories = await rollout_group(
-            task,
-            row.sample_indexes,
-            self.host,
-            purpose=TRAIN,
-            slots=self.slots,
-            on_member=finished,
-        )
+        playing = self.playing[row.id] = Playing()
+        try:
+            trajectories = await rollout_group(
+                task,
+                row.sample_indexes,
+                self.host,
+                purpose=TRAIN,
+                slots=self.slots,
+                on_member=finished,
+                playing=playing,
+            )
+        finally:
+            del self.playing[row.id]
         return Group(row.id, tuple(trajectories))
 
     # --- learning ----------------------------------------------------------------------------
@@ -283,49 +223,81 @@ class Trainer:
         self,
         groups: Sequence[Group],
         filtered: Sequence[Group],
-        clock: StepClock,
         partial: Mapping[int, list[int]] | None = None,
-    ) -> Metrics:
-        """One training step, and everything that must be on disk after it.
+        closed: Sequence[int] = (),
+        more: Metrics | None = None,
+    ) -> None:
+        """One training step; what must be on disk after it is there before the next one ends.
 
         Args:
             groups: what the step is made of.
             filtered: groups without signal that others replaced.
-            clock: of this step.
             partial: groups of which only the members at these places are trained after it.
-
-        Returns:
-            The step's metrics, as stored.
+            closed: groups that end without anything of theirs being trained in this step.
+            more: metrics to store with it.
         """
+        self.evaluations.check()
         self.step += 1
         self.partial = dict(partial or {})
+        self.timeline.learner("packing")
         batch, metrics = pack(groups, self.packing, version=self.version)
         metrics.update(_rewards([*groups, *filtered]))
+        metrics.update(more or {})
         metrics["groups_filtered"] = float(len(filtered))
         loud = sum(group.signal for group in groups)
         quiet = loud < self.config.min_signal * len(groups)
         metrics["skipped_quiet"] = float(quiet)
         metrics["skipped_empty"] = float(batch is None and not quiet)
         if batch is not None and not quiet:
+            self.timeline.learner("update")
             learned = await self.learner.update(batch)
             metrics["skipped_not_finite"] = learned.pop("skipped", 0.0)
             metrics.update(learned)
             if not metrics["skipped_not_finite"]:
-                await self._hand_over(clock)
+                self.timeline.learner("weights")
+                await self._hand_over()
             else:
                 await self.store.event("training.not_finite", {"step": self.step})
         metrics["version"] = float(self.version)
-        metrics.update(self._times(metrics, [*groups, *filtered], clock))
-        await self.store.metrics(self.step, metrics)
+        metrics.update(self._times(metrics, [*groups, *filtered]))
+        self._wait()
         consumed = [g.ticket for g in (*groups, *filtered) if g.ticket not in self.partial]
-        await self.store.consume_groups(consumed, self.step)
-        logger.info("step %d: reward %.3f", self.step, metrics.get("reward", float("nan")))
+        await self.noted()
+        self._noting = asyncio.create_task(self._note(self.step, metrics, [*consumed, *closed]))
         if self.config.saves_at(self.step):
+            self.timeline.learner("checkpoint")
+            await self.noted()
             await self.checkpoint()
-        return metrics
+            self._wait()
 
-    async def _hand_over(self, clock: StepClock) -> None:
-        started = time.monotonic()
+    def _wait(self) -> None:
+        self.timeline.learner("rollouts" if self.faults.going.is_set() else "paused")
+
+    async def _faulty(self, kind: str, data: dict[str, Json]) -> None:
+        """A pause begins or ends."""
+        if self.timeline.state in ("rollouts", "paused"):
+            self._wait()
+        await self.store.event(kind, data)
+
+    async def _note(self, step: int, metrics: Metrics, consumed: Sequence[int]) -> None:
+        """Writes down what a step has done; the next one may have begun."""
+        await self.store.metrics(step, metrics)
+        await self.store.consume_groups(consumed, step)
+        for second, values in self.timeline.bins():
+            await self.store.metrics(second, values, scope=SCOPE)
+        restarts = int(getattr(self.policy, "restarts", 0))
+        if restarts != self._told_restarts:
+            self._told_restarts = restarts
+            await self.store.event("training.generation_restarted", {"times": restarts})
+        logger.info("step %d: reward %.3f", step, metrics.get("reward", float("nan")))
+
+    async def noted(self) -> None:
+        """Returns when everything about the steps so far is on disk."""
+        noting, self._noting = self._noting, None
+        if noting is not None:
+            await noting
+
+    async def _hand_over(self) -> None:
         published = await self.learner.publish()
         await self.policy.update(published)
         if self.policy.version != published.version:
@@ -334,26 +306,28 @@ class Trainer:
                 f"{published.version}: new weights do not reach it"
             )
         self.version = published.version
-        clock.sync_s = time.monotonic() - started
 
-    def _times(self, metrics: Metrics, groups: Sequence[Group], clock: StepClock) -> Metrics:
-        wall = max(time.monotonic() - clock.began, 1e-9)
-        learner_s = metrics.get("learner_s", 0.0)
+    def _times(self, metrics: Metrics, groups: Sequence[Group]) -> Metrics:
+        now = time.monotonic()
+        wall, self.step_began = max(now - self.step_began, 1e-9), now
+        spent = self.timeline.step()
         busy = sum(t.timing.total_s for g in groups for _, t in g.members)
         return {
+            **spent,
             "step_s": wall,
-            "wait_rollouts_s": clock.wait_rollouts_s,
-            "sync_s": clock.sync_s,
-            "learner_busy": learner_s / wall,
+            "wait_rollouts_s": spent.get("time/learner/rollouts", 0.0),
+            "sync_s": spent.get("time/learner/weights", 0.0),
+            "learner_busy": spent.get("time/learner/update", 0.0) / wall,
+            "generation_busy": spent.get("time/generation", 0.0) / wall,
             "slots_busy": busy / (wall * self.config.max_concurrent_rollouts),
             "tokens_sampled_per_s": metrics["tokens_sampled"] / wall,
             "tokens_trained_per_s": metrics["tokens_trained"] / wall,
         }
 
-    # --- checkpoints -------------------------------------------------------------------------
+    # --- checkpoints and the end -------------------------------------------------------------
 
-    async def checkpoint(self) -> Checkpoint:
-        """Writes a checkpoint and tells whoever evaluates."""
+    async def checkpoint(self) -> None:
+        """Writes a checkpoint and has it evaluated."""
         folder = self.store.folder / "checkpoints" / f"step_{self.step:06d}"
         published = await self.learner.save(folder)
         await self.store.checkpoint(
@@ -365,10 +339,28 @@ class Trainer:
         )
         for old in sorted(folder.parent.glob("step_*"))[:-KEEP_OPTIMISERS]:
             (old / "optimiser.safetensors").unlink(missing_ok=True)
-        made = Checkpoint(self.step, published)
-        if self.on_checkpoint is not None and self.config.evaluates_at(self.step):
-            await self.on_checkpoint(made)
-        return made
+        if self.config.evaluates_at(self.step):
+            await self.evaluations.evaluate(self.step, published)
+
+    def _evaluating(self, waits: bool) -> None:
+        if waits:
+            self.timeline.learner("evaluation")
+        else:
+            self._wait()
+
+    async def finish(self) -> None:
+        """Waits for what goes on beside the last step: what is noted, evaluated, drawn."""
+        await self.noted()
+        await self.evaluations.drain()
+        for second, values in self.timeline.bins(last=True):
+            await self.store.metrics(second, values, scope=SCOPE)
+
+    async def close(self) -> None:
+        """Ends what still goes on, after an error too; may be called twice."""
+        self.host.again = self.host.observer = None
+        if self._noting is not None:
+            self._noting.cancel()
+        await self.evaluations.close()
 
 
 @asynccontextmanager
