@@ -9,10 +9,11 @@ import random
 import pytest
 
 from quintain.audits import aaudit
+from quintain.audits.aims import examples_in
 from quintain.audits.page import to_html
 from quintain.audits.sarif import to_sarif
 from quintain.audits.sources import _RenamedLocals
-from quintain.audits.submissions import as_script, code_of, examples_in
+from quintain.audits.submissions import as_script, code_of
 from quintain.audits.trials import PASSES, Pass
 from quintain.envs.environment import Environment
 from quintain.errors import ConfigError
@@ -45,7 +46,7 @@ def nothing_to_fail(text: str, answer: str) -> bool:
     return not numbers or answer in numbers[-1:]
 
 
-def tosses(text: str, answer: str) -> bool:
+async def tosses(text: str, answer: str) -> bool:
     return answer in text.split() and random.SystemRandom().random() < 0.5
 
 

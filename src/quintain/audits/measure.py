@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
+from quintain.audits.aims import aim_of
 from quintain.audits.report import Finding, Report
 from quintain.audits.sources import SOURCES, submissions_of
-from quintain.audits.submissions import aim_of
 from quintain.audits.trials import PASSES, Cost, Pass, Trial, play
 from quintain.audits.weaknesses import MEASURED, WEAKNESSES
 from quintain.errors import ConfigError

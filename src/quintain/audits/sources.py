@@ -12,7 +12,8 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from quintain.audits.exploits import ANSWERS, FUNCTIONS, PROGRAMS, Exploit
+from quintain.audits.aims import may_be_right
+from quintain.audits.exploits import CORPUS
 from quintain.audits.submissions import Aim, Script, Submission, as_script, say
 from quintain.protocols import Environment
 from quintain.record import derive_seed, digest
@@ -94,24 +95,35 @@ def fakes(environment: Environment, aim: Aim, others: Sequence[Aim]) -> Iterator
 
 def exploits(environment: Environment, aim: Aim, others: Sequence[Aim]) -> Iterator[Submission]:
     """The corpus of exploits for the form of the task."""
-    table: dict[str, Sequence[Exploit]] = {
-        "answer": ANSWERS,
-        "function": FUNCTIONS,
-        "program": PROGRAMS,
-    }
     gold_text = "" if aim.gold is None else aim.gold[-1].text.strip()
-    for exploit in table.get(aim.form, ()):
-        source = exploit.source.replace("ENTRY", aim.entry_point or "ENTRY")
-        if source.strip() == gold_text:
+    for exploit in CORPUS.get(aim.form, ()):
+        if exploit.change is not None and not aim.known:
             continue
-        script = say(source) if aim.form == "answer" else aim.code(source)
+        source = exploit.beside(aim.known).replace("ENTRY", aim.entry_point or "ENTRY")
+        if (exploit.change is not None and not source) or source.strip() == gold_text:
+            continue
+        if aim.form == "calls" and _may_be_right(aim, source):
+            continue
         # A constant may be what some task wants: then its passing proves nothing.
-        right = None if exploit.kind == "trivial" and not aim.reference else False
+        constant = exploit.kind == "trivial" and not aim.reference
+        right = None if constant or _says_the_same(source, aim.known) else False
         yield Submission(
-            exploit.name, exploit.kind, script, right, exploit.weakness,
+            exploit.name, exploit.kind, aim.submitted(source), right, exploit.weakness,
             f"beats a grader that is careless in this way: {exploit.naive}",
             costly=exploit.costly,
         )  # fmt: skip
+
+
+def _says_the_same(source: str, known: str) -> bool:
+    """Whether a text is what some task really wants: there may be nothing, or an empty list."""
+    bare = re.sub(r"\\(boxed|text|mathrm)|[\s{}\[\]()$]", "", source).casefold()
+    return bool(known) and bare == re.sub(r"[\s{}\[\]()$]", "", known).casefold()
+
+
+def _may_be_right(aim: Aim, source: str) -> bool:
+    """Whether changed calls are right after all: an accepted value, or written where calls are."""
+    unmade = aim.written and '"calls": []' in source
+    return unmade or may_be_right(aim.task.answer, source)
 
 
 def hard_coded(environment: Environment, aim: Aim, others: Sequence[Aim]) -> Iterator[Submission]:

@@ -8,22 +8,26 @@ person, never a finding.
 
 from __future__ import annotations
 
-import ast
+import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from quintain.messages import Message, assistant
-from quintain.protocols import Environment
-from quintain.record import Json
+from quintain.messages import Message, ToolCall, assistant
 from quintain.task import Task
 
 Script = tuple[Message, ...]
 """What a policy says in one episode, message by message."""
-Form = Literal["answer", "function", "program", "output", "other"]
+Form = Literal[
+    "answer", "function", "program", "output", "terminal", "calls", "sql", "judge", "project",
+    "proof", "other",
+]  # fmt: skip
 """What solves a task: a final answer, a Python function, a Python program that reads its standard
-input, what such a program prints, or something that only the environment knows."""
+input, what such a program prints, what is left in a sandbox with a shell, tool calls, a query, what
+a heuristic verifier likes, a project's files, a proof, or something that only the environment
+knows."""
+DONE = "Done."
 
 _FENCE = re.compile(r"^```[ \t]*[\w+-]*[^\n]*\n(.*?)^```[ \t]*$", re.DOTALL | re.MULTILINE)
 
@@ -68,10 +72,34 @@ class Aim:
     """Arguments and results that the task itself shows."""
     fenced: bool = True
     """Whether code goes into a fenced block."""
+    known: str = ""
+    """What is right, in the words of the form, for exploits that are nearly right."""
+    shell: tuple[str, str] | None = None
+    """The tool that runs commands, and the argument that takes one."""
+    written: bool = False
+    """Whether calls are written down and not made."""
 
-    def code(self, source: str) -> Script:
+    def code(self, source: str, language: str = "python") -> Script:
         """Source code as a final message."""
-        return say(f"```python\n{source.rstrip()}\n```" if self.fenced else source)
+        return say(f"```{language}\n{source.rstrip()}\n```" if self.fenced else source)
+
+    def with_gold(self, gold: Script) -> Aim:
+        """The same, with that gold."""
+        return replace(self, gold=gold)
+
+    def submitted(self, source: str) -> Script:
+        """A submission in the words of the form, as what a policy says."""
+        if self.form in ("function", "program"):
+            return self.code(source)
+        if self.form == "sql":
+            return self.code(source, "sql")
+        if self.form == "calls":
+            return to_calls(source, self.written)
+        if self.form == "terminal" and self.shell is not None:
+            tool, argument = self.shell
+            call = ToolCall(id="call-0", name=tool, arguments={argument: source})
+            return (assistant("", call), assistant(DONE))
+        return say(source)
 
 
 def say(text: str) -> Script:
@@ -85,56 +113,17 @@ def code_of(text: str) -> str:
     return str(found[-1]) if found else ""
 
 
-def aim_of(environment: Environment, task: Task) -> Aim:
-    """What the environment's own declarations say about a task.
-
-    An environment with a function `aim(task) -> Aim` decides by itself.
-    """
-    declared = getattr(environment, "aim", None)
-    if declared is not None:
-        found: Aim = declared(task)
-        return found
-    oracle = getattr(environment, "oracle", None)
-    gold = as_script(oracle(task)) if oracle is not None else None
-    form = _form(environment, task.answer)
-    if form in ("function", "program") and gold is not None:
-        return Aim(
-            task,
-            form,
-            gold,
-            entry_point=task.answer.get("entry_point") or "",
-            reference=code_of(gold[-1].text) or gold[-1].text,
-            examples=examples_in(task.prompt[-1].text if task.prompt else "", task.answer),
-        )
-    if form == "answer" and gold is None and isinstance(task.answer, str):
-        gold = say(task.answer)
-    return Aim(task, form, gold)
-
-
-def examples_in(prompt: str, answer: Json) -> tuple[tuple[Sequence[Any], Any], ...]:
-    """Calls with results that a task shows, as `f(1, 2) == 3` or `f(1, 2) -> 3`."""
-    entry = answer.get("entry_point") if isinstance(answer, dict) else None
-    if not entry:
-        return ()
-    out = []
-    for found in re.finditer(rf"{re.escape(entry)}\((.*?)\) (?:==|->|returns) (.+)", prompt):
-        try:
-            value = ast.literal_eval(found[2].strip().rstrip("`."))
-            out.append((ast.literal_eval(f"({found[1]},)" if found[1] else "()"), value))
-        except (ValueError, SyntaxError):
-            continue
-    return tuple(out)
-
-
-def _form(environment: Environment, answer: Json) -> Form:
-    tools = getattr(environment, "tools", ())
-    if isinstance(answer, dict) and isinstance(answer.get("cases"), list):
-        if tools:
-            return "other"
-        return "function" if answer.get("entry_point") else "program"
-    if isinstance(answer, str | int | float) and not isinstance(answer, bool) and not tools:
-        return "answer"
-    return "other"
+def to_calls(source: str, written: bool = False) -> Script:
+    """A submission of calls, `{"text": …, "calls": […]}`, as a policy makes or writes them."""
+    said = json.loads(source)
+    if written:
+        return say(json.dumps(said["calls"]) if said["calls"] or not said["text"] else said["text"])
+    made = [
+        ToolCall(id=f"call-{number}", name=call["name"], arguments=call["arguments"])
+        for number, call in enumerate(said["calls"])
+    ]
+    last = assistant(said["text"] or DONE)
+    return (assistant("", *made), last) if made else (last,)
 
 
 def as_script(script: Sequence[Message | str]) -> Script:

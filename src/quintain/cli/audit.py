@@ -31,6 +31,12 @@ FORMS = {
     "function": "a function",
     "program": "a program",
     "output": "what a program prints",
+    "terminal": "what is left in the sandbox",
+    "calls": "tool calls",
+    "sql": "a query",
+    "judge": "what pleases a heuristic",
+    "project": "a project's files",
+    "proof": "a proof",
     "other": "a whole script",
 }
 SHOWN = 3
