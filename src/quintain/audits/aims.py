@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from quintain.audits.submissions import Aim, Form, Script, as_script, code_of, say, to_calls
+from quintain.audits.submissions import Aim, Form, as_script, code_of, say, to_calls
 from quintain.protocols import Environment
 from quintain.record import Json
 from quintain.task import Task
@@ -137,8 +137,3 @@ def examples_in(prompt: str, answer: Json) -> tuple[tuple[Sequence[Any], Any], .
         except (ValueError, SyntaxError):
             continue
     return tuple(out)
-
-
-def last_said(script: Script | None) -> str:
-    """The text of a script's last message."""
-    return "" if script is None else script[-1].text

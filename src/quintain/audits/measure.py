@@ -10,7 +10,7 @@ from quintain.audits.aims import aim_of
 from quintain.audits.report import Finding, Report
 from quintain.audits.sources import SOURCES, submissions_of
 from quintain.audits.trials import PASSES, Cost, Pass, Trial, play
-from quintain.audits.weaknesses import MEASURED, WEAKNESSES
+from quintain.audits.weaknesses import WEAKNESSES
 from quintain.errors import ConfigError
 from quintain.protocols import Environment
 from quintain.task import Split, Task
@@ -128,7 +128,7 @@ def _measured(trials: Sequence[Trial]) -> set[str]:
     judged = [trial for trial in trials if trial.judged]
     tried = {trial.submission.weakness for trial in judged if trial.submission.right is not None}
     flips = {"BGW-127"} if any(trial.judged > 1 for trial in judged) else set()
-    return flips | {weakness for weakness in tried if weakness in MEASURED}
+    return flips | tried
 
 
 def _findings(trial: Trial, gold_fails: set[str]) -> list[Finding]:

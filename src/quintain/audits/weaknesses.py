@@ -47,9 +47,3 @@ WEAKNESSES = {
     "BGW-138": "a proxy of the state is checked, not the state",
 }
 """Id to what a finding of it says."""
-
-MEASURED = (
-    "BGW-101", "BGW-102", "BGW-103", "BGW-104", "BGW-111", "BGW-112", "BGW-113", "BGW-116",
-    "BGW-119", "BGW-120", "BGW-123", "BGW-124", "BGW-126", "BGW-127", "BGW-129", "BGW-134",
-)  # fmt: skip
-"""Those that some built-in source of submissions can show; the others are told as not measured."""
