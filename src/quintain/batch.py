@@ -40,6 +40,9 @@ class Batch:
     proximal_logprobs_BT: Float | None = None
     reference_logprobs_BT: Float | None = None
     values_BT: Float | None = None
+    """A critic's, at the start of the update."""
+    returns_BT: Float | None = None
+    """What its values should become."""
 
     def __post_init__(self) -> None:
         shape = self.token_ids_BT.shape
@@ -52,6 +55,7 @@ class Batch:
             "proximal_logprobs_BT",
             "reference_logprobs_BT",
             "values_BT",
+            "returns_BT",
         ):
             array = getattr(self, name)
             if array is not None and array.shape != shape:

@@ -224,6 +224,10 @@ algorithms = Registry(
         "grpo-original": "quintain.training.algorithms:grpo_original",
         "dr_grpo": "quintain.training.algorithms:dr_grpo",
         "rloo": "quintain.training.algorithms:rloo",
+        "dapo": "quintain.training.algorithms:dapo",
+        "gspo": "quintain.training.algorithms:gspo",
+        "cispo": "quintain.training.algorithms:cispo",
+        "ppo": "quintain.training.algorithms:ppo",
     },
 )
 TABLES = {

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quintain.training.advantages import dr_grpo
-from quintain.training.batching import Packing, pack, select, token_weights
+from quintain.training.advantages import dr_grpo, reward
+from quintain.training.batching import Packing, group_rewards, pack, select, token_weights
 from quintain.training.groups import Group, rows
 from quintain.trajectory import StopReason
 
@@ -100,6 +100,32 @@ def test_overlong_choices():
     )
     assert np.allclose(lower.advantages_BT[:, 1], [0.0, 0.5, -0.5])
     assert metrics["reward"] == pytest.approx(2 / 3)
+
+
+def test_soft_overlong_punishment_by_hand():
+    lengths = [2, 4, 5, 6, 9]
+    members = [trajectory([span([1], [2] * n)], reward=1.0) for n in lengths]
+    packing = Packing(
+        estimator=dr_grpo,
+        overlong="soft",
+        overlong_penalty=0.8,
+        overlong_tokens=6,
+        overlong_buffer=2,
+    )
+    found = group_rewards(group(*members), packing)
+    assert np.allclose(found, [1.0, 1.0, 0.6, 0.2, 0.2])
+    batch, metrics = pack([group(*members)], packing, version=0)
+    assert np.allclose(batch.advantages_BT[0, 1], 0.4)
+    assert metrics["reward"] == 1.0
+
+
+def test_a_group_of_equal_rewards_is_trained_where_nothing_is_compared():
+    silent = group(
+        trajectory([span([1], [4, 4])], reward=1.0), trajectory([span([1], [5])], reward=1.0)
+    )
+    batch, _ = pack([silent], Packing(estimator=reward, compares=False), version=0)
+    assert batch.loss_mask_BT.sum() == 3
+    assert (batch.advantages_BT[batch.loss_mask_BT] == 1.0).all()
 
 
 def test_long_rows_are_cut_and_counted():

@@ -191,6 +191,79 @@ def test_objective_ppo_without_importance(tmp_path):
     assert metrics["entropy"] == pytest.approx(np.log(vocabulary), rel=0.1)
 
 
+@pytest.mark.parametrize("lora", [None, 4])
+def test_a_kl_penalty_holds_the_policy_at_its_start(tmp_path, lora):
+    spec = replace(SPEC, lora=lora)
+    batch = make_batch()
+
+    def after(coefficient):
+        options = LearnerOptions(
+            loss=LossOptions(kl_coefficient=coefficient), lr=3e-3, threads=1, seed=1
+        )
+        one = LocalLearner(spec, options, tmp_path / f"{coefficient}")
+        start = one.logprobs(batch)
+        for _ in range(6):
+            metrics = one.update(batch)
+        return one, start, metrics
+
+    one, start, metrics = after(50.0)
+    # The reference is what was loaded, however far training has gone.
+    assert np.abs(one.reference_logprobs(batch) - start).max() < 1e-6
+    assert np.abs(one.logprobs(batch) - start).max() > 1e-3
+    assert metrics["kl_reference_k3"] > 0
+    free, _, _ = after(0.0)
+
+    def distance(learner):
+        return np.abs(learner.logprobs(batch) - start)[batch.loss_mask_BT].mean()
+
+    assert distance(one) < 0.5 * distance(free)
+    # A restored learner keeps the reference of the start, not of the checkpoint.
+    one.save(tmp_path / "c")
+    other = LocalLearner(spec, one.options, tmp_path / "o")
+    other.restore(tmp_path / "c")
+    assert np.abs(other.reference_logprobs(batch) - start).max() < 1e-6
+    assert (other.logprobs(batch) == one.logprobs(batch)).all()
+
+
+def test_kl_gradient_is_that_of_an_independent_implementation(tmp_path):
+    batch = make_batch()
+    moved = learner(tmp_path / "m")
+    for _ in range(3):
+        moved.update(batch)
+    moved.save(tmp_path / "c")
+    one = learner(tmp_path / "a", loss=LossOptions(kl_coefficient=0.3))
+    one.restore(tmp_path / "c")
+    metrics = one.update(batch)
+
+    start, model = load_model(SPEC), load_model(SPEC)
+    model.load(tmp_path / "c" / "model.safetensors")
+    logprobs = naive_logprobs(model.module, batch)
+    reference = naive_logprobs(start.module, batch).detach()
+    weight = (logprobs.detach() - torch.tensor(batch.behaviour_logprobs_BT)).exp().clamp(max=2.0)
+    policy = -weight * torch.tensor(batch.advantages_BT) * (logprobs - logprobs.detach()).exp()
+    penalty = (reference - logprobs).exp() - (reference - logprobs) - 1
+    loss = ((policy + 0.3 * penalty) * torch.tensor(token_weights(batch, "token"))).sum()
+    loss.backward()
+    norm = torch.cat([p.grad.flatten() for p in model.trainable().values()]).norm()
+    assert metrics["loss"] == pytest.approx(loss.item(), abs=1e-5)
+    assert metrics["grad_norm"] == pytest.approx(norm.item(), rel=1e-4)
+
+
+def test_the_rate_warms_up_and_the_gradient_is_bounded(tmp_path):
+    one = learner(tmp_path, warmup_steps=4, max_grad_norm=1e-6)
+    rates, moves = [], []
+    for _ in range(6):
+        before = one.logprobs(make_batch())
+        metrics = one.update(make_batch())
+        rates.append(metrics["lr"])
+        norm = torch.cat([m.grad.flatten() for m in one.masters.values()]).norm()
+        assert metrics["grad_norm"] > 1e-3
+        assert norm.item() <= 1e-6 * 1.001
+        moves.append(np.abs(one.logprobs(make_batch()) - before).max())
+    assert rates == pytest.approx([2.5e-4, 5e-4, 7.5e-4, 1e-3, 1e-3, 1e-3])
+    assert all(move > 0 for move in moves)
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 def test_cuda_agrees_with_the_cpu(tmp_path):

@@ -98,15 +98,95 @@ def test_kl_to_reference():
         run(logs(0.5), arrays(logs(0.5), [0.0]), kl_coefficient=0.1)
 
 
-def test_masked_tokens_change_nothing_even_when_they_are_not_finite():
-    plain = run(logs(0.15), arrays(logs(0.1), [1.0]))
-    masked = run(
-        [math.log(0.15), -math.inf, math.nan],
-        arrays([math.log(0.1), math.nan, -math.inf], [1.0, 9.0, 9.0], mask=[True, False, False]),
+def test_k1_has_the_gradient_of_a_reward():
+    # log π − log reference = log 2; its plain gradient would be 1 whatever the distance
+    loss, gradient, metrics = run(
+        logs(0.5),
+        arrays(logs(0.5), [0.0], reference=logs(0.25)),
+        kl_coefficient=0.1,
+        kl_estimator="k1",
     )
-    assert masked[0] == plain[0]
-    assert masked[1] == [*plain[1], 0.0, 0.0]
-    assert masked[2] == plain[2]
+    assert loss == pytest.approx(0.1 * math.log(2))
+    assert gradient == pytest.approx([0.1 * math.log(2)])
+    assert metrics["kl_reference"] == pytest.approx(math.log(2))
+    assert metrics["kl_reference_k3"] == pytest.approx(0.5 - math.log(0.5) - 1)
+
+
+def test_exact_k3_has_the_gradient_of_the_divergence():
+    """Summed over the whole distribution, against the derivative of KL(π ‖ reference)."""
+    logits = torch.tensor([0.3, -0.2, 0.8], dtype=torch.float64, requires_grad=True)
+    reference = torch.tensor([0.1, 0.4, -0.5], dtype=torch.float64).log_softmax(0)
+    divergence = (logits.softmax(0) * (logits.log_softmax(0) - reference)).sum()
+    (expected,) = torch.autograd.grad(divergence, logits)
+    found = {}
+    for estimator in ("k1", "k3_exact", "k3"):
+        logprobs = logits.log_softmax(0)
+        given = TokenArrays(
+            mask_BT=torch.ones(1, 3, dtype=torch.bool),
+            weights_BT=logprobs.exp().detach()[None],  # each token as often as it is sampled
+            advantages_BT=torch.zeros(1, 3, dtype=torch.float64),
+            behaviour_BT=logprobs.detach()[None],
+            reference_BT=reference[None],
+        )
+        options = LossOptions(kl_coefficient=1.0, kl_estimator=estimator)
+        loss, _ = policy_loss(logprobs[None], given, options)
+        assert loss.item() == pytest.approx(divergence.item())
+        (found[estimator],) = torch.autograd.grad(loss, logits)
+    assert torch.allclose(found["k1"], expected)
+    assert torch.allclose(found["k3_exact"], expected)
+    assert not torch.allclose(found["k3"], expected)
+
+
+def test_gspo_by_hand():
+    # ratios 1.21 and 1: their geometric mean is 1.1, within the clip; a third token is masked
+    mask = [True, True, False]
+    given = arrays(logs(0.5, 0.5, 0.5), [2.0] * 3, mask=mask, weights=[0.25, 0.75, 0.0])
+    loss, gradient, metrics = run(
+        logs(0.605, 0.5, 0.1), given, objective="ppo", surrogate="gspo", clip_high=0.2
+    )
+    assert loss == pytest.approx(-1.1 * 2.0)
+    # ∂s/∂log π of either token is s/2, whatever its own weight
+    assert gradient == pytest.approx([-1.1, -1.1, 0.0])
+    assert metrics["ratio_mean"] == pytest.approx(1.1)
+    loss, gradient, metrics = run(
+        logs(0.605, 0.5, 0.1), given, objective="ppo", surrogate="gspo", clip_high=0.05
+    )
+    assert loss == pytest.approx(-1.05 * 2.0)
+    assert gradient == [0.0, 0.0, 0.0]
+    assert metrics["clipped_high"] == 1.0
+
+
+def test_cispo_by_hand():
+    # ratios 8 (bounded to 5) and 0.5; no gradient is lost to the bound
+    loss, gradient, metrics = run(
+        logs(0.8, 0.2),
+        arrays(logs(0.1, 0.4), [1.0, -2.0]),
+        objective="ppo",
+        surrogate="cispo",
+        clip_low=1.0,
+        clip_high=4.0,
+    )
+    assert loss == pytest.approx(-5.0 * math.log(0.8) + 2.0 * 0.5 * math.log(0.2))
+    assert gradient == pytest.approx([-5.0, 1.0])
+    assert (metrics["clipped_high"], metrics["clipped_low"]) == (0.5, 0.0)
+
+
+def test_excess_importance_is_masked_when_asked():
+    given = arrays(logs(0.1, 0.4), [1.0, 1.0], proximal=logs(0.5, 0.5))
+    _, gradient, metrics = run(logs(0.5, 0.5), given, importance_excess="mask")
+    assert gradient == pytest.approx([0.0, -1.25])
+    assert metrics["importance_capped"] == 0.5
+
+
+def test_masked_tokens_change_nothing_even_when_they_are_not_finite():
+    given = arrays([math.log(0.1), math.nan, -math.inf], [1.0, 9.0, 9.0], mask=[True, False, False])
+    logprobs = [math.log(0.15), -math.inf, math.nan]
+    for surrogate in ("clip", "gspo", "cispo"):
+        plain = run(logs(0.15), arrays(logs(0.1), [1.0]), surrogate=surrogate)
+        masked = run(logprobs, given, surrogate=surrogate)
+        assert masked[0] == plain[0]
+        assert masked[1] == [*plain[1], 0.0, 0.0]
+        assert masked[2] == plain[2]
 
 
 def test_metrics_by_hand():

@@ -7,6 +7,7 @@
     counts            what a batch is made of, and what was masked  numpy
     packing           rows that begin alike, laid out once          numpy
     losses            log-probabilities -> a loss and its metrics   torch
+    critic            values of states, advantages of PPO             torch
     learner           owns weights and optimiser                    torch
     learner_process   the learner in a process of its own
     sampler           which task comes next, as a function of a counter

@@ -91,7 +91,50 @@ def rloo(rewards_G: Float64) -> Float64:
     return np.asarray(_centred(rewards_G) * (count / (count - 1)), dtype=np.float64)
 
 
-ADVANTAGES: dict[str, Estimator] = {"dr_grpo": dr_grpo, "grpo": grpo, "rloo": rloo}
+def reward(rewards_G: Float64) -> Float64:
+    """The reward itself: a critic takes the values off it, token by token (`gae`).
+
+    Args:
+        rewards_G: rewards of one group; NaN: no reward.
+
+    Returns:
+        The same.
+    """
+    return np.asarray(rewards_G, dtype=np.float64)
+
+
+def gae(rewards_NT: Float64, values_NT: Float64, *, gamma: float, gae_lambda: float) -> Float64:
+    """A_t = Σ_k (γλ)^k·δ_(t+k) with δ_t = r_t + γ·V_(t+1) − V_t: generalised advantages.
+
+    λ = 1 gives return minus value, λ = 0 the temporal difference. Schulman et al. 2015,
+    arXiv:1506.02438.
+
+    Args:
+        rewards_NT: what came after each of T tokens of N trajectories; 0 after their end.
+        values_NT: of the state in which each token was sampled; 0 after their end.
+        gamma: discount a token.
+        gae_lambda: λ.
+
+    Returns:
+        One advantage a token; 0 after the end.
+    """
+    out_NT = np.zeros_like(rewards_NT, dtype=np.float64)
+    after_N = np.zeros(len(rewards_NT))
+    next_value_N = np.zeros(len(rewards_NT))
+    for t in reversed(range(rewards_NT.shape[1])):
+        surprise_N = rewards_NT[:, t] + gamma * next_value_N - values_NT[:, t]
+        after_N = surprise_N + gamma * gae_lambda * after_N
+        out_NT[:, t] = after_N
+        next_value_N = values_NT[:, t]
+    return out_NT
+
+
+ADVANTAGES: dict[str, Estimator] = {
+    "dr_grpo": dr_grpo,
+    "grpo": grpo,
+    "rloo": rloo,
+    "gae": reward,
+}
 
 
 def estimator(name: str) -> Estimator:

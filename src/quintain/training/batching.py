@@ -23,9 +23,9 @@ from quintain.protocols import Metrics
 from quintain.training.advantages import Estimator, Float64, has_signal
 from quintain.training.algorithms import Aggregation
 from quintain.training.counts import Counts
-from quintain.training.groups import Group, Row, rows
+from quintain.training.groups import Group, Row, rows, sampled_tokens
 
-Overlong = Literal["keep", "mask", "penalise"]
+Overlong = Literal["keep", "mask", "penalise", "soft"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +38,16 @@ class Packing:
     """With `constant`: the length by which each trajectory's summed loss is divided."""
     overlong: Overlong = "keep"
     """What becomes of a trajectory that a limit cut short: trained with the reward that the
-    verifier gave, masked (it keeps its place in the baseline), or its reward lowered."""
+    verifier gave, masked (it keeps its place in the baseline), or its reward lowered; `soft` lowers
+    the reward of long ones before they reach the limit."""
     overlong_penalty: float = 0.5
-    """With `penalise`: taken off the reward."""
+    """With `penalise`: taken off the reward; with `soft`: at most."""
+    overlong_tokens: int = 1024
+    """With `soft`: sampled tokens at which the whole penalty is due."""
+    overlong_buffer: int = 256
+    """With `soft`: sampled tokens before that over which it rises from 0."""
+    compares: bool = True
+    """Whether equal rewards in a group say nothing: see `Algorithm.compares`."""
     max_row_tokens: int = 8192
     """Longer rows are cut at the end; what is cut still counts in the denominator."""
     max_staleness: int | None = None
@@ -48,11 +55,19 @@ class Packing:
 
 
 def group_rewards(group: Group, packing: Packing) -> Float64:
-    """The rewards that the baseline sees: the verifier's, less the penalty for cut-off ones."""
+    """The rewards that the baseline sees: the verifier's, less the penalty for long ones.
+
+    `soft` is DAPO's overlong punishment: with n sampled tokens, limit L and buffer C the reward
+    falls by penalty · clip((n − (L − C))/C, 0, 1). Yu et al. 2025, arXiv:2503.14476, equation 13.
+    """
     rewards_G = group.rewards_G
     if packing.overlong == "penalise":
         cut_G = np.array([t is not None and t.stop.truncated for t in group.trajectories])
         rewards_G = np.where(cut_G, rewards_G - packing.overlong_penalty, rewards_G)
+    if packing.overlong == "soft":
+        length_G = np.array([0 if t is None else sampled_tokens(t) for t in group.trajectories])
+        beyond_G = (length_G - packing.overlong_tokens) / packing.overlong_buffer + 1
+        rewards_G = rewards_G - packing.overlong_penalty * beyond_G.clip(0, 1)
     return rewards_G
 
 
@@ -75,7 +90,7 @@ def pack(
     for place, group in enumerate(groups):
         rewards_G = group_rewards(group, packing)
         advantages_G = packing.estimator(rewards_G)
-        signal = has_signal(rewards_G)
+        signal = not packing.compares or has_signal(rewards_G)
         for member, trajectory in group.members:
             if np.isnan(rewards_G[member]):
                 continue
@@ -187,4 +202,5 @@ def select(batch: Batch, rows_b: np.ndarray) -> Batch:
         proximal_logprobs_BT=cut(batch.proximal_logprobs_BT),
         reference_logprobs_BT=cut(batch.reference_logprobs_BT),
         values_BT=cut(batch.values_BT),
+        returns_BT=cut(batch.returns_BT),
     )

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field, model_validator
 
 from quintain.errors import ConfigError
 from quintain.messages import Sampling
-from quintain.record import Record, derive_seed
-from quintain.training.algorithms import Aggregation, Algorithm, LossOptions, algorithm
-from quintain.training.batching import Overlong
+from quintain.record import Json, Record, derive_seed
+from quintain.training.advantages import estimator
+from quintain.training.algorithms import (
+    Aggregation,
+    Algorithm,
+    CriticOptions,
+    LossOptions,
+    algorithm,
+)
+from quintain.training.batching import Overlong, Packing
 
 Mode = Literal["auto", "sync", "async"]
 
@@ -25,10 +32,13 @@ class TrainConfig(Record):
 
     algorithm: str = "grpo"
     """A name of the registry table `algorithms`, or `"my.module:function"`."""
+    algorithm_options: dict[str, Json] = Field(default_factory=dict)
+    """Fields of the algorithm to change, such as `kl_coefficient` or `gae_lambda`: see
+    `algorithms.Algorithm`."""
     steps: int = Field(default=100, gt=0)
     """Training steps in all; a resumed run goes on to this number."""
-    group_size: int = Field(default=8, ge=2)
-    """G: samples of one task that are compared with each other."""
+    group_size: int = Field(default=8, ge=1)
+    """G: samples of one task that are compared with each other; 1 with a critic only."""
     groups_per_step: int = Field(default=8, ge=1)
     """P: tasks whose groups make up one step."""
     mode: Mode = "auto"
@@ -64,8 +74,12 @@ class TrainConfig(Record):
     aggregation: Aggregation | None = None
     overlong: Overlong = "keep"
     """What becomes of trajectories that a limit cut short: trained with their verdict, masked, or
-    their reward lowered by `overlong_penalty`."""
+    their reward lowered by `overlong_penalty`; `soft` lowers it step by step before the limit."""
     overlong_penalty: float = Field(default=0.5, ge=0)
+    overlong_tokens: int | None = Field(default=None, gt=0)
+    """With `soft`: sampled tokens of a trajectory at which the whole penalty is due."""
+    overlong_buffer: int = Field(default=256, gt=0)
+    """With `soft`: the tokens before that over which the penalty rises from 0."""
     max_row_tokens: int = Field(default=8192, gt=1)
     """Longer rows are cut at the end."""
     micro_tokens: int = Field(default=4096, gt=0)
@@ -94,23 +108,61 @@ class TrainConfig(Record):
             )
         return self
 
+    @model_validator(mode="after")
+    def _soft_needs_a_limit(self) -> TrainConfig:
+        if self.overlong == "soft" and self.overlong_tokens is None:
+            raise ValueError(
+                "overlong 'soft' needs overlong_tokens, the length at which its penalty is whole"
+            )
+        return self
+
     @property
     def refills(self) -> int:
-        """Groups drawn in addition in one step, at most."""
+        """Groups drawn in addition in one step, at most; none where equal rewards teach too."""
+        if not self.resolved().compares:
+            return 0
         return self.groups_per_step if self.refill_groups is None else self.refill_groups
+
+    @property
+    def signal_needed(self) -> float:
+        """Share of a step's groups whose rewards must differ."""
+        return self.min_signal if self.resolved().compares else 0.0
 
     def resolved(self) -> Algorithm:
         """The algorithm with this run's changes.
 
         Raises:
             RegistryError: no such algorithm.
+            ConfigError: an option is wrong, or the algorithm compares and the groups have one.
         """
-        changes: dict[str, Any] = {
+        own = {
             name: value
             for name in ("clip_low", "clip_high", "importance_cap", "aggregation")
             if (value := getattr(self, name)) is not None
         }
-        return algorithm(self.algorithm, **changes)
+        found = algorithm(self.algorithm, **{**self.algorithm_options, **own})
+        if found.compares and self.group_size < 2:
+            raise ConfigError(
+                f"algorithm {self.algorithm!r} compares the samples of a task: group_size is at "
+                "least 2 (algorithm 'ppo' takes 1)"
+            )
+        return found
+
+    def packing(self) -> Packing:
+        """How groups become batches."""
+        algorithm = self.resolved()
+        return Packing(
+            estimator=estimator(algorithm.advantage),
+            aggregation=algorithm.aggregation,
+            constant_tokens=algorithm.constant_tokens,
+            overlong=self.overlong,
+            overlong_penalty=self.overlong_penalty,
+            overlong_tokens=self.overlong_tokens or 0,
+            overlong_buffer=self.overlong_buffer,
+            max_row_tokens=self.max_row_tokens,
+            max_staleness=self.max_staleness,
+            compares=algorithm.compares,
+        )
 
     def learner_options(self, sampling: Sampling, *, lora: bool) -> LearnerOptions:
         """What the learner needs of it.
@@ -130,6 +182,7 @@ class TrainConfig(Record):
         algorithm = self.resolved()
         return LearnerOptions(
             loss=algorithm.loss,
+            critic=algorithm.critic,
             aggregation=algorithm.aggregation,
             lr=self.lr if self.lr is not None else LORA_LR if lora else FULL_LR,
             weight_decay=self.weight_decay,
@@ -160,6 +213,8 @@ class LearnerOptions:
     """How to learn."""
 
     loss: LossOptions = field(default_factory=LossOptions)
+    critic: CriticOptions | None = None
+    """None: advantages come with the batch."""
     aggregation: Aggregation = "token"
     lr: float = 1e-5
     """Peak learning rate, after warm-up."""

@@ -75,6 +75,11 @@ def rows(trajectory: Trajectory) -> list[Row]:
     return [row for row in out if any(row.sampled)]
 
 
+def sampled_tokens(trajectory: Trajectory) -> int:
+    """How many tokens the policy sampled in it."""
+    return sum(len(span.token_ids) for step in trajectory.steps for span in step.action.tokens)
+
+
 def rewards_of(groups: Sequence[Group]) -> Float64:
     """Rewards of the members to be trained; NaN where there is none."""
     rewards = [t.reward for group in groups for _, t in group.members]

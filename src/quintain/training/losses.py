@@ -5,13 +5,30 @@ Three policies meet: *behaviour* µ sampled the token (its log-probability was r
 
 ::
 
-    ppo         L = −min(r·A, clip(r, 1 − l, 1 + h)·A)            r = π/µ
-    decoupled   L = w · −min(r·A, clip(r, 1 − l, 1 + h)·A)        r = π/p, w = min(p/µ, cap)
+    ppo         r = π/µ, w = 1
+    decoupled   r = π/p, w = min(p/µ, cap)
+
+    clip        L = w · −min(r·A, clip(r, 1 − l, 1 + h)·A)
+    gspo        the same with s = exp(mean over the row of log r) in place of r
+    cispo       L = w · −stop(clip(r, 1 − l, 1 + h))·A·log π
 
 PPO: Schulman et al. 2017, arXiv:1707.06347. Separate bounds l and h: DAPO, arXiv:2503.14476.
 Dual clip (for A < 0 the loss is at most −c·A): Ye et al. 2020, arXiv:1912.09729. Decoupled: Hilton
 et al. 2021, arXiv:2110.00641, as AReaL uses it for stale data, arXiv:2505.24298. The cap on w is
-truncated importance sampling (Espeholt et al. 2018, IMPALA, arXiv:1802.01561).
+truncated importance sampling (Espeholt et al. 2018, IMPALA, arXiv:1802.01561). GSPO: Zheng et al.
+2025, arXiv:2507.18071, equation 5. CISPO: MiniMax 2025, arXiv:2506.13585, equation 4.
+
+A penalty for leaving a reference policy can be added, β·KL(π ‖ reference), with Schulman's
+estimators (2020, "Approximating KL Divergence"; d = log reference − log π):
+
+::
+
+    k1          −d: unbiased; the gradient is −d·∇log π, that of a reward
+    k3          exp(d) − d − 1: unbiased, never negative, as GRPO has it
+    k3_exact    k3·π/µ: its gradient is right too (DeepSeek-V3.2, arXiv:2512.02556)
+
+The plain gradient of k1 would be zero in the mean, that of k3 is of another divergence (Tang and
+Munos 2025, arXiv:2506.09477).
 
 Where a batch is used for a single update, p is the current policy itself: r = 1 in value, and the
 gradient is w·A·∇log π.
@@ -73,18 +90,35 @@ def policy_loss(
     else:
         proximal = torch.where(mask, arrays.proximal_BT, torch.zeros_like(arrays.proximal_BT))
     anchor = behaviour if options.objective == "ppo" else proximal
-    ratio = torch.exp(logprobs - anchor)
-    losses, clipped = _clipped(ratio, arrays.advantages_BT, options)
-    weight = torch.ones_like(losses)
+    log_ratio = logprobs - anchor
+    if options.surrogate == "gspo":
+        length = mask.sum(dim=1, keepdim=True).clamp(min=1)
+        log_ratio = (log_ratio.sum(dim=1, keepdim=True) / length).expand_as(log_ratio)
+    ratio = torch.exp(log_ratio)
+    if options.surrogate == "cispo":
+        losses, clipped = _weighed(ratio, logprobs, arrays.advantages_BT, options)
+    else:
+        losses, clipped = _clipped(ratio, arrays.advantages_BT, options)
     if options.objective == "decoupled":
-        weight = _importance(proximal - behaviour, mask, options)
+        weight, capped = _importance(proximal - behaviour, mask, options)
         losses = weight * losses
+        if options.importance_cap is not None:
+            clipped["importance_capped"] = capped
     if options.kl_coefficient:
-        losses = losses + options.kl_coefficient * _kl_to_reference(logprobs, arrays)
+        penalty = _kl_to_reference(logprobs, behaviour, arrays, options)
+        losses = losses + options.kl_coefficient * penalty
     loss = (losses * arrays.weights_BT).sum()
     with torch.no_grad():
-        sums = _sums(logprobs, behaviour, ratio, clipped, weight, entropy_BT, mask, options)
+        sums = _sums(logprobs, behaviour, ratio, clipped, entropy_BT, arrays)
     return loss, sums
+
+
+def _weighed(
+    ratio: Tensor, logprobs: Tensor, advantages: Tensor, options: LossOptions
+) -> tuple[Tensor, Sums]:
+    low, high = 1 - options.clip_low, 1 + options.clip_high
+    clipped = {"clipped_low": ratio < low, "clipped_high": ratio > high}
+    return -ratio.clamp(low, high).detach() * advantages * logprobs, clipped
 
 
 def _clipped(ratio: Tensor, advantages: Tensor, options: LossOptions) -> tuple[Tensor, Sums]:
@@ -102,28 +136,34 @@ def _clipped(ratio: Tensor, advantages: Tensor, options: LossOptions) -> tuple[T
     return losses, clipped
 
 
-def _importance(log_ratio: Tensor, mask: Tensor, options: LossOptions) -> Tensor:
-    """w: p/µ, capped, without gradient."""
+def _importance(log_ratio: Tensor, mask: Tensor, options: LossOptions) -> tuple[Tensor, Tensor]:
+    """w, which is p/µ within its cap, without gradient; and where it was above."""
     if options.importance_level == "sequence":
         log_ratio = (log_ratio * mask).sum(dim=1, keepdim=True).expand_as(log_ratio)
     # exp of more than 20 would be capped anyway, and must not become inf · 0.
-    weight = torch.exp(log_ratio.clamp(max=20.0))
-    if options.importance_cap is not None:
-        weight = weight.clamp(max=options.importance_cap)
-    return weight.detach()
+    weight = torch.exp(log_ratio.clamp(max=20.0)).detach()
+    if options.importance_cap is None:
+        return weight, torch.zeros_like(mask)
+    above = weight > options.importance_cap
+    kept = options.importance_cap if options.importance_excess == "truncate" else 0.0
+    return weight.masked_fill(above, kept), above
 
 
-def _kl_to_reference(logprobs: Tensor, arrays: TokenArrays) -> Tensor:
-    """k3 = exp(d) − d − 1 with d = log reference − log π: unbiased, never negative.
-
-    Schulman 2020, "Approximating KL Divergence".
-    """
+def _kl_to_reference(
+    logprobs: Tensor, behaviour: Tensor, arrays: TokenArrays, options: LossOptions
+) -> Tensor:
+    """The penalty of each token; see the module's docstring."""
     if arrays.reference_BT is None:
         raise ValueError("kl_coefficient needs reference log-probabilities in the batch")
     difference = torch.where(
         arrays.mask_BT, arrays.reference_BT - logprobs, torch.zeros_like(logprobs)
     )
-    return torch.exp(difference) - difference - 1
+    if options.kl_estimator != "k1":
+        penalty = torch.exp(difference) - difference - 1
+        exact = options.kl_estimator == "k3_exact"
+        return penalty * torch.exp(logprobs - behaviour) if exact else penalty
+    fixed = difference.detach()
+    return -fixed * (1 + logprobs - logprobs.detach())  # −d in value, −d·∇log π in gradient
 
 
 def _sums(
@@ -131,11 +171,10 @@ def _sums(
     behaviour: Tensor,
     ratio: Tensor,
     clipped: Sums,
-    weight: Tensor,
     entropy: Tensor | None,
-    mask: Tensor,
-    options: LossOptions,
+    arrays: TokenArrays,
 ) -> Sums:
+    mask = arrays.mask_BT
     off_policy = (logprobs - behaviour)[mask].double()
     raw = torch.exp(off_policy.clamp(max=20.0))
     sums: Sums = {
@@ -148,8 +187,10 @@ def _sums(
         "ratio": ratio[mask].double().sum(),
         "logprob": logprobs[mask].double().sum(),
     }
-    if options.objective == "decoupled" and options.importance_cap is not None:
-        sums["importance_capped"] = (weight[mask] >= options.importance_cap).sum().double()
+    if arrays.reference_BT is not None:
+        away = (arrays.reference_BT - logprobs)[mask].double()
+        sums["kl_reference"] = -away.sum()
+        sums["kl_reference_k3"] = (torch.exp(away.clamp(max=20.0)) - away - 1).sum()
     for name, where in clipped.items():
         sums[name] = (where & mask).sum().double()
     if entropy is not None:
@@ -182,7 +223,9 @@ def summarise(sums: Sums) -> Metrics:
     - `kl_behaviour`: KL(µ ‖ π) over the sampled tokens, nats; k1 (mean of log µ − log π) and k3.
     - `logprob_gap_mean`, `logprob_gap_max`: |log π − log µ|; on fresh tokens it measures how far
       sampler and learner disagree about the same weights.
-    - `clipped_*`: shares of tokens whose gradient the clip took away.
+    - `clipped_*`: shares of tokens whose gradient the clip took away (with `cispo`: made smaller).
+    - `importance_capped`: share of tokens whose w was above the cap.
+    - `kl_reference`: KL(π ‖ reference), nats, estimated by k1; `…_k3` by k3.
     """
     values = {name: float(value) for name, value in sums.items()}
     count = max(values.pop("tokens", 0.0), 1.0)
@@ -192,7 +235,7 @@ def summarise(sums: Sums) -> Metrics:
     for name, value in values.items():
         if name.startswith("max/"):
             out[f"{name.removeprefix('max/')}_max"] = value
-        elif name in ("ratio", "logprob_gap"):
+        elif name in ("ratio", "logprob_gap", "value"):
             out[f"{name}_mean"] = value / count
         else:
             out[name] = value / count

@@ -24,8 +24,7 @@ from quintain.rollouts.host import Host, Job
 from quintain.rollouts.schedule import Playing, rollout_group
 from quintain.store import GroupRow, Store
 from quintain.task import Task
-from quintain.training.advantages import estimator
-from quintain.training.batching import Packing, pack
+from quintain.training.batching import pack
 from quintain.training.config import TrainConfig
 from quintain.training.contracts import AsyncLearner, OnCheckpoint, TrainedPolicy
 from quintain.training.evaluations import Evaluations
@@ -74,16 +73,7 @@ class Trainer:
         past_s = max((second for second, _, _ in store.metric_rows(scope=SCOPE)), default=-1) + 1
         self.timeline = Timeline(past_s)
         self.evaluations = Evaluations(on_checkpoint, policy, store, self._evaluating)
-        algorithm = config.resolved()
-        self.packing = Packing(
-            estimator=estimator(algorithm.advantage),
-            aggregation=algorithm.aggregation,
-            constant_tokens=algorithm.constant_tokens,
-            overlong=config.overlong,
-            overlong_penalty=config.overlong_penalty,
-            max_row_tokens=config.max_row_tokens,
-            max_staleness=config.max_staleness,
-        )
+        self.packing = config.packing()
         self.faults = FaultWatch(
             config.max_fault_share,
             2 * config.group_size * config.groups_per_step,
@@ -245,7 +235,7 @@ class Trainer:
         metrics.update(more or {})
         metrics["groups_filtered"] = float(len(filtered))
         loud = sum(group.signal for group in groups)
-        quiet = loud < self.config.min_signal * len(groups)
+        quiet = loud < self.config.signal_needed * len(groups)
         metrics["skipped_quiet"] = float(quiet)
         metrics["skipped_empty"] = float(batch is None and not quiet)
         if batch is not None and not quiet:

@@ -80,6 +80,7 @@ def token_logprobs(
     where_BT: torch.Tensor | None = None,
     position_ids_BT: torch.Tensor | None = None,
     source_BT: torch.Tensor | None = None,
+    value_head: nn.Module | None = None,
 ) -> Any:
     """Differentiable log-probabilities of the tokens, under the sampler's processing.
 
@@ -99,10 +100,13 @@ def token_logprobs(
         where_BT: the tokens whose log-probability is wanted; None: every real token but the first.
         position_ids_BT: None: 0, 1, 2, … along each row.
         source_BT: the position whose output predicts the token; None: t − 1.
+        value_head: last hidden states (N × H) to N numbers; returns one array more, the last: its
+            number for the state in which the token was drawn.
 
     Returns:
         float32 of shape B × T: position t speaks of the token at t given those before it; 0 at
-        t = 0, on padding and wherever not wanted. With `with_entropy`, a pair of such arrays.
+        t = 0, on padding and wherever not wanted. With `with_entropy` or `value_head`, a tuple of
+        such arrays.
     """
     if where_BT is None:
         if attention_mask_BT.ndim != 2:
@@ -138,7 +142,10 @@ def token_logprobs(
             (torch.arange(out.shape[0])[:, None], rows[None], columns[None]),
             torch.cat(pieces, dim=1),
         )
-    return (out[0], out[1]) if with_entropy else out[0]
+    found = list(out)
+    if value_head is not None:
+        found.append(torch.zeros_like(out[0]).index_put((rows, columns), value_head(wanted_NH)))
+    return tuple(found) if len(found) > 1 else found[0]
 
 
 def _hidden(

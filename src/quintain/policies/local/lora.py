@@ -9,6 +9,8 @@ an optimiser step of 1e-4 would vanish in bfloat16's 8 bits of mantissa.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import nn
@@ -26,12 +28,15 @@ class LoraLinear(nn.Module):  # type: ignore[misc]
         super().__init__()
         self.base = base.requires_grad_(False)
         self.scale = scale
+        self.active = True
         device = base.weight.device
         self.lora_a = nn.Parameter(torch.empty(rank, base.in_features, device=device))
         self.lora_b = nn.Parameter(torch.zeros(base.out_features, rank, device=device))
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """The adapted layer's output, in the dtype of its input."""
+        if not self.active:
+            return self.base(inputs)
         low = nn.functional.linear(inputs, self.lora_a.to(inputs.dtype))
         return torch.add(
             self.base(inputs),
@@ -67,6 +72,19 @@ def inject(module: nn.Module, rank: int, scale: float, seed: int) -> int:
         parent, _, last = name.rpartition(".")
         setattr(module.get_submodule(parent), last, adapted)
     return len(found)
+
+
+@contextmanager
+def adapters_off(module: nn.Module) -> Iterator[None]:
+    """While open, the module computes as it did before it was adapted."""
+    adapted = [layer for layer in module.modules() if isinstance(layer, LoraLinear)]
+    for layer in adapted:
+        layer.active = False
+    try:
+        yield
+    finally:
+        for layer in adapted:
+            layer.active = True
 
 
 def merged_weight(layer: nn.Module) -> torch.Tensor:
