@@ -71,6 +71,11 @@ class Follower:
                     f"[{data['low']:.3f}, {data['high']:.3f}]"
                 )
                 self._spent("evaluations on the held-out split")
+            case "signal":
+                console.print(
+                    f"  [bold red] signal[/]  step {data['step']}: {escape(data['kind'])}: "
+                    f"{escape(data['detail'])}"
+                )
             case "selected":
                 console.print(f"  [bold]selected[/]  {escape(data['why'])}")
 

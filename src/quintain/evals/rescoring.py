@@ -36,6 +36,7 @@ from quintain.task import Task
 from quintain.trajectory import TRAIN, Event, Trajectory, TrajectoryKey
 from quintain.verdict import Outcome, Verdict
 from quintain.verifiers.function import as_verifier
+from quintain.verifiers.patterns import with_patterns
 
 BEFORE = "rescore.before"
 """Event on a trajectory: what it was judged before."""
@@ -387,7 +388,7 @@ class _Again:
                 f"verifier {verifier.name} gave reward {verdict.reward!r}; rewards are 0 or 1 "
                 "unless the environment says graded=True"
             )
-        return verdict
+        return with_patterns(verdict, trajectory)
 
     async def _commit(self, old: Trajectory, verdict: Verdict, total: int) -> None:
         before = Event(

@@ -22,6 +22,7 @@ from quintain.store import Store, TrajectoryRow
 from quintain.store.scores import Scores
 from quintain.trajectory import TRAIN, Trajectory, TrajectoryKey
 from quintain.verdict import Outcome
+from quintain.verifiers.patterns import PREFIX
 from quintain.viewer.transcript import origin, print_transcript, reproduce, transcript
 
 BEGUN, ENDED = "eval.begun", "eval.ended"
@@ -241,13 +242,25 @@ class EvalRun:
 
     @property
     def flagged(self) -> int:
-        """Final samples whose verdict notes signs of gaming."""
+        """Final samples whose verdict notes signs of gaming, patterns left out."""
         with self.store.query(
             "SELECT count(*) FROM trajectories WHERE purpose = ? AND environment = ? AND final = 1"
-            " AND json_array_length(body, '$.verdict.flags') > 0",
-            (self.purpose, self.environment),
+            " AND EXISTS (SELECT 1 FROM json_each(body, '$.verdict.flags')"
+            " WHERE substr(value, 1, ?) != ?)",
+            (self.purpose, self.environment, len(PREFIX), PREFIX),
         ) as cursor:
             return int(cursor.fetchone()[0])
+
+    @property
+    def patterns(self) -> dict[str, int]:
+        """What exploits look like, and how many final samples look so (heuristic)."""
+        with self.store.query(
+            "SELECT substr(value, ?), count(*) AS n FROM trajectories,"
+            " json_each(body, '$.verdict.flags') WHERE purpose = ? AND environment = ?"
+            " AND final = 1 AND substr(value, 1, ?) = ? GROUP BY value ORDER BY n DESC, value",
+            (len(PREFIX) + 1, self.purpose, self.environment, len(PREFIX), PREFIX),
+        ) as cursor:
+            return dict(cursor.fetchall())
 
     def _causes(self) -> list[str]:
         """The most frequent faults of the host, in their own words."""
@@ -272,6 +285,9 @@ class EvalRun:
         out.extend(self._toothless())
         if self.flagged:
             out.append(f"{self.flagged} samples are flagged as possible gaming: look at them")
+        if self.patterns:
+            named = ", ".join(f"{name} × {n}" for name, n in self.patterns.items())
+            out.append(f"what exploits look like (heuristic; honest work may): {named}")
         return out
 
     def _toothless(self) -> list[str]:

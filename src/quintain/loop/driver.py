@@ -26,6 +26,7 @@ from quintain.loop.run import (
     heldout_purpose,
 )
 from quintain.loop.settings import EvalSettings
+from quintain.loop.signals import watch
 from quintain.messages import Sampling
 from quintain.policies.local import Local
 from quintain.protocols import Environment, Policy, Published
@@ -42,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 Evals = Mapping[str, Environment | str]
 OnEvent = Callable[[str, dict[str, Json]], None]
-"""Called with what happened ("preflight", "eval", "selected") and its figures, for progress."""
+"""Called with what happened ("preflight", "eval", "signal", "selected") and its figures."""
 
 
 async def atrain(
@@ -156,6 +157,7 @@ class _Driver:
                 learner=learner,
                 tasks=tasks,
             )
+        await self._watch()
         async with self._all_threads():
             await self.finish()
 
@@ -179,6 +181,13 @@ class _Driver:
             return
         async with self._all_threads():
             await self._evaluate(checkpoint)
+        await self._watch()
+
+    async def _watch(self) -> None:
+        """Tells of signs of reward hacking that were not told before."""
+        for signal in await watch(self.flight.store):
+            logger.warning("possible reward hacking: %s: %s", signal.kind, signal.detail)
+            self.on_event("signal", signal.to_json())
 
     async def _evaluate(self, checkpoint: Checkpoint) -> None:
         for name in self.flight.evals:

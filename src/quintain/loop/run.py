@@ -9,6 +9,7 @@ from pathlib import Path
 from quintain.errors import ConfigError
 from quintain.evals import EvalRun
 from quintain.loop.select import Candidate, pareto_front, pick
+from quintain.loop.signals import SIGNAL, Signal
 from quintain.record import Json
 from quintain.statistics import Paired
 from quintain.store import Store
@@ -98,6 +99,11 @@ class TrainRun:
         found = self.store.event_rows(PLANNED)
         planned: Mapping[str, Json] = found[-1][2]["evals"] if found else {}
         return dict(planned)
+
+    @property
+    def signals(self) -> list[Signal]:
+        """Signs of reward hacking that were noticed, in order; see `quintain.loop.signals`."""
+        return [Signal(**data) for _, _, data in self.store.event_rows(SIGNAL)]
 
     def eval(self, name: str, version: int) -> EvalRun:
         """The evaluation of a policy version on the eval split."""

@@ -43,6 +43,7 @@ from quintain.rollouts.recorder import EpisodeRecorder
 from quintain.store import blob_hash, now
 from quintain.trajectory import Event, Fault, StopReason, Timing, Trajectory
 from quintain.verdict import Outcome, Verdict
+from quintain.verifiers.patterns import with_patterns
 
 logger = logging.getLogger(__name__)
 
@@ -311,7 +312,7 @@ async def _judge(walk: _Walk) -> None:
             f"verifier {verifier.name} gave reward {verdict.reward!r}; rewards are 0 or 1 unless "
             "the environment says graded=True"
         )
-    walk.verdict = verdict
+    walk.verdict = with_patterns(verdict, context.trajectory)
 
 
 async def _close(walk: _Walk) -> None:

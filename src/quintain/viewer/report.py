@@ -327,6 +327,11 @@ def _warnings(evals: Sequence[EvalView], training: Scores, store: Store) -> list
         wanted = planned.get((view.purpose, view.environment))
         if wanted is not None and view.scores.samples < wanted:
             out.append(f"{_label(view)}: {view.scores.samples} of {wanted} samples are done")
+    for _, _, data in store.event_rows("loop.signal"):
+        out.append(
+            f"training, step {data['step']}: possible reward hacking: {visible(data['kind'])}: "
+            f"{visible(data['detail'])}"
+        )
     if training.samples and training.excluded:
         named = ", ".join(f"{n} {o}" for o, n in training.outcomes.items() if n and not o.judged)
         out.append(
