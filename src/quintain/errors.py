@@ -70,6 +70,10 @@ class ContextOverflow(PolicyError):
     retryable = False
 
 
+class PolicyRestarts(PolicyError):
+    """The policy's process died; another starts with the next call, which may be the same again."""
+
+
 class PolicyRefused(PolicyError):
     """The policy will refuse this call however often it is made."""
 

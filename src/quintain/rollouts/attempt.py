@@ -36,9 +36,9 @@ from quintain.protocols import (
     Sandbox,
 )
 from quintain.record import canonical
+from quintain.rollouts.acting import Acting
 from quintain.rollouts.host import Host, Job
 from quintain.rollouts.observer import Stage as Doing
-from quintain.rollouts.observer import Watched
 from quintain.rollouts.recorder import EpisodeRecorder
 from quintain.store import blob_hash, now
 from quintain.trajectory import Event, Fault, StopReason, Timing, Trajectory
@@ -86,12 +86,11 @@ class _Walk:
             self.host.observer.enters(self.job, doing)
 
     def policy(self) -> Policy:
-        """The policy, watched where somebody watches."""
+        """The policy as this rollout sees it."""
         observer = self.host.observer
-        if observer is None:
-            return self.host.policy
-        watched: Policy = Watched(self.host.policy, self.tell, partial(observer.acts, self.job))
-        return watched
+        acted = None if observer is None else partial(observer.acts, self.job)
+        acting: Policy = Acting(self.host.policy, self.recorder, self.tell, acted)
+        return acting
 
     def seal(self, outcome: Outcome | None = None, error: Fault | None = None) -> Trajectory:
         """The trajectory as it stands."""

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
-from quintain.messages import Message
-from quintain.protocols import Policy
 from quintain.trajectory import Action
 
 if TYPE_CHECKING:
@@ -27,25 +24,3 @@ class Observer(Protocol):
     def acts(self, job: Job, action: Action) -> None:
         """The policy has given a rollout an action."""
         ...
-
-
-class Watched:
-    """A policy whose calls are told to an observer; everything else is the policy's own."""
-
-    def __init__(self, policy: Policy, enters: Callable[[Stage], None], acts: Any) -> None:
-        self._policy = policy
-        self._enters = enters
-        self._acts = acts
-
-    async def act(self, messages: Sequence[Message], **call: Any) -> Action:
-        """The policy's action."""
-        self._enters("policy")
-        try:
-            action = await self._policy.act(messages, **call)
-        finally:
-            self._enters("environment")
-        self._acts(action)
-        return action
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._policy, name)

@@ -5,8 +5,8 @@ checkpoint is on disk, the batches are kept until the next one is written. A new
 the checkpoint, takes the batches in their order and does the call during which the other one died.
 On a CPU that gives the very same weights, which the hash of the last published ones proves.
 
-A call during which two processes have died is not tried a third time: whatever kills them (a batch
-too large for the memory, say) would do it again.
+A call during which three processes have died is not tried again: whatever kills them (a batch too
+large for the memory, say) would do it once more.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from quintain.record import Json
 from quintain.training.learner_process import LearnerDied, LearnerProcess
 
 logger = logging.getLogger(__name__)
-RESTARTED = "training.learner_restarted"
-"""Event of the store."""
-DEATHS = 2
+RESTARTED, CAUGHT_UP = "training.learner_restarted", "training.learner_caught_up"
+"""Events of the store."""
+DEATHS = 3
 """Processes that may die during one call, the last of which ends the run."""
 
 Tell = Callable[[str, dict[str, Json]], Awaitable[None]]
@@ -132,7 +132,7 @@ class LastingLearner:
             )
         same = before is None or (published is not None and published.hash == before.hash)
         await self._tell(
-            "training.learner_caught_up",
+            CAUGHT_UP,
             {
                 "calls": len(self._since),
                 "same_weights": same,

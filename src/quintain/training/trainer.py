@@ -17,9 +17,10 @@ from contextlib import asynccontextmanager
 
 import numpy as np
 
-from quintain.errors import TrainingError
+from quintain.errors import PolicyRestarts, TrainingError
 from quintain.protocols import Metrics, Published
 from quintain.record import Json
+from quintain.rollouts.acting import CALLED_AGAIN
 from quintain.rollouts.host import Host, Job
 from quintain.rollouts.schedule import Playing, rollout_group
 from quintain.store import GroupRow, Store
@@ -95,7 +96,7 @@ class Trainer:
         self.playing: dict[int, Playing] = {}
         """Groups that are being played, by number."""
         self._noting: asyncio.Task[None] | None = None
-        self._told_restarts = 0
+        self._called_again = 0
 
     # --- begin and resume --------------------------------------------------------------------
 
@@ -189,6 +190,7 @@ class Trainer:
 
         async def finished(place: int, trajectory: Trajectory) -> None:
             self.rollout_s.append(trajectory.timing.total_s)
+            self._called_again += sum(event.kind == CALLED_AGAIN for event in trajectory.events)
             if on_member is not None:
                 await on_member(place, trajectory)
 
@@ -234,6 +236,7 @@ class Trainer:
         metrics.update(_rewards([*groups, *filtered]))
         metrics.update(more or {})
         metrics["groups_filtered"] = float(len(filtered))
+        metrics["calls_repeated"], self._called_again = float(self._called_again), 0
         loud = sum(group.signal for group in groups)
         quiet = loud < self.config.signal_needed * len(groups)
         metrics["skipped_quiet"] = float(quiet)
@@ -275,10 +278,6 @@ class Trainer:
         await self.store.consume_groups(consumed, step)
         for second, values in self.timeline.bins():
             await self.store.metrics(second, values, scope=SCOPE)
-        restarts = int(getattr(self.policy, "restarts", 0))
-        if restarts != self._told_restarts:
-            self._told_restarts = restarts
-            await self.store.event("training.generation_restarted", {"times": restarts})
         logger.info("step %d: reward %.3f", step, metrics.get("reward", float("nan")))
 
     async def noted(self) -> None:
@@ -289,7 +288,11 @@ class Trainer:
 
     async def _hand_over(self) -> None:
         published = await self.learner.publish()
-        await self.policy.update(published)
+        try:
+            await self.policy.update(published)
+        except PolicyRestarts:
+            # Its process died under the update: the next one starts with the new weights.
+            await self.policy.update(published)
         if self.policy.version != published.version:
             raise TrainingError(
                 f"the policy samples with version {self.policy.version} after it was given "

@@ -17,7 +17,7 @@ import tempfile
 import threading
 from concurrent.futures import Future
 
-from quintain.errors import ConfigError, PolicyError
+from quintain.errors import ConfigError, PolicyError, PolicyRestarts
 from quintain.policies.local import wire
 from quintain.record import Json
 
@@ -137,7 +137,7 @@ class EngineProcess:
             if future is not None and future.set_running_or_notify_cancel():
                 future.set_result(message)
         if self._fault is None:
-            self._fail(fault or PolicyError(self._epitaph()))
+            self._fail(fault or PolicyRestarts(self._epitaph()))
 
     def _fail(self, fault: Exception) -> None:
         with self._lock:
