@@ -87,6 +87,7 @@ NEEDS: dict[str, Callable[[], str]] = {
         or _guest_kernel()
     ),
     "browser": lambda: _modules("playwright", "playwright"),
+    "coq": lambda: _program("coqc", "coq"),
     "ray": lambda: _modules("ray", "ray"),
     "gpu": _gpu,
 }

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from quintain.verifiers.guards import guarded
     from quintain.verifiers.judge import Judge
     from quintain.verifiers.pairwise import Pairwise
+    from quintain.verifiers.proof import Proof
     from quintain.verifiers.rules import Rules, Similarity
     from quintain.verifiers.server_state import Server
     from quintain.verifiers.service import Service
@@ -73,6 +74,7 @@ _WHERE = {
     "NetworkPolicy": "quintain.task:NetworkPolicy",
     "Outcome": "quintain.verdict:Outcome",
     "Pairwise": "quintain.verifiers.pairwise:Pairwise",
+    "Proof": "quintain.verifiers.proof:Proof",
     "Review": "quintain.evals.review:Review",
     "Rules": "quintain.verifiers.rules:Rules",
     "Sampling": "quintain.messages:Sampling",
@@ -133,6 +135,7 @@ __all__ = [
     "NetworkPolicy",
     "Outcome",
     "Pairwise",
+    "Proof",
     "Review",
     "Rules",
     "Sampling",

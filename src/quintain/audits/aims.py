@@ -46,6 +46,9 @@ def aim_of(environment: Environment, task: Task) -> Aim:
         right = json.dumps({"text": "", "calls": _right_calls(task.answer)})
         aim = Aim(task, form, gold, known=right, written=written)
         return aim if gold is not None else aim.with_gold(to_calls(right, written))
+    if form == "proof":
+        name = str(task.answer.get("name", "solution"))
+        return Aim(task, form, gold, entry_point=name, known=str(task.answer["statement"]))
     if form == "terminal":
         return Aim(task, form, gold, shell=_shell(environment))
     if form in ("answer", "judge") and gold is None and isinstance(task.answer, str):
@@ -62,6 +65,8 @@ def form_of(environment: Environment, answer: Json) -> Form:
             return "sql"
         if isinstance(answer.get("calls"), list) or answer.get("no_calls") is True:
             return "calls"
+        if isinstance(answer.get("statement"), str) and not tools:
+            return "proof"
         if isinstance(answer.get("cases"), list) and not tools:
             return "function" if answer.get("entry_point") else "program"
     if _shell(environment):

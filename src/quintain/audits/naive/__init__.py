@@ -15,6 +15,7 @@ from quintain.audits.naive.functions import FUNCTIONS
 from quintain.audits.naive.judges import JUDGES
 from quintain.audits.naive.kinds import Graders
 from quintain.audits.naive.programs import PROGRAMS
+from quintain.audits.naive.proofs import PROOFS
 from quintain.audits.naive.queries import QUERIES
 from quintain.audits.naive.terminals import TERMINALS
 from quintain.protocols import ExecResult, SandboxBackend
@@ -33,6 +34,7 @@ NAIVE: dict[str, Graders] = {
     "calls": CALLS,
     "sql": QUERIES,
     "judge": JUDGES,
+    "proof": PROOFS,
 }
 """By the form of a submission, which is also how the names of its exploits begin."""
 
