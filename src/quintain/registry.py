@@ -213,6 +213,7 @@ policies = Registry(
         "local": "quintain.policies.local:Local",
         "smollm2": "quintain.policies.local:smollm2",
         "tiny": "quintain.policies.local:tiny",
+        "vllm": "quintain.policies.vllm:vllm",
     },
     one="policy",
 )

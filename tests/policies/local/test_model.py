@@ -6,8 +6,9 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from quintain.errors import ConfigError
+from quintain.policies.local.folders import saved_probe
 from quintain.policies.local.lora import LoraLinear, inject, merged_weight
-from quintain.policies.local.model import load_model, saved_probe, weights_hash
+from quintain.policies.local.model import load_model, weights_hash
 from quintain.policies.local.spec import ModelSpec
 
 from .conftest import SPEC, stir

@@ -17,9 +17,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from quintain.policies.local.decoder import AnyDecoder, Decoder, Rows, pad_left, reach
+from quintain.policies.local.folders import probe_ids
 from quintain.policies.local.kv import Slots
 from quintain.policies.local.lora import LoraLinear, merged_weight
-from quintain.policies.local.model import Model, probe_ids
+from quintain.policies.local.model import Model
 
 PACK = 1 << 20
 """Elements from which a matrix is laid out for the processor's kernels once rather than at every

@@ -22,12 +22,11 @@ from safetensors.torch import save_file
 from torch import nn
 
 from quintain.errors import ConfigError
+from quintain.policies.local.folders import model_folder, probe_ids
 from quintain.policies.local.logprobs import logits_head, token_logprobs
 from quintain.policies.local.lora import inject, merged_state
-from quintain.policies.local.smollm2_weights import smollm2_folder
 from quintain.policies.local.spec import ModelSpec
 from quintain.policies.local.template import Template
-from quintain.policies.local.tiny_weights import tiny_folder
 from quintain.policies.local.toolcalls import tool_format
 
 TOKENIZER_FILES = (
@@ -37,7 +36,6 @@ TOKENIZER_FILES = (
     "chat_template.jinja",
     "generation_config.json",
 )
-PROBE_TOKENS = 16
 
 
 class Model:
@@ -187,36 +185,6 @@ def weights_hash(tensors: Mapping[str, torch.Tensor]) -> str:
         hasher.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         hasher.update(tensor.view(-1).view(torch.uint8).numpy().data)
     return hasher.hexdigest()
-
-
-def saved_probe(path: Path) -> list[float]:
-    """The log-probabilities that the learner had for the probe when it saved the file."""
-    with safe_open(str(path), framework="pt", device="cpu") as file:
-        return [float(value) for value in json.loads((file.metadata() or {}).get("probe", "[]"))]
-
-
-def probe_ids(vocabulary_size: int) -> list[int]:
-    """Token ids spread over the vocabulary, the same in every process."""
-    return [(place * 7919 + 13) % vocabulary_size for place in range(PROBE_TOKENS)]
-
-
-def model_folder(spec: ModelSpec) -> Path:
-    """The folder behind `spec.source`; built-in models are made now if need be.
-
-    Raises:
-        ConfigError: there is no such folder, or the weights are not installed.
-    """
-    if spec.source == "smollm2":
-        return smollm2_folder()
-    if spec.source == "tiny":
-        return tiny_folder(spec.seed)
-    folder = Path(spec.source).expanduser()
-    if not (folder / "config.json").is_file():
-        raise ConfigError(
-            f"{spec.source!r} is no model: expected 'smollm2', 'tiny' or a Hugging Face folder "
-            "(with config.json, safetensors and tokenizer.json)"
-        )
-    return folder
 
 
 def load_model(spec: ModelSpec, *, tools: str = "tags") -> Model:

@@ -1,41 +1,25 @@
-"""`Local`: a policy that samples from weights on this machine, exact in every token.
-
-The model runs in a process of its own, started at the first call. This side keeps, for each
-session, the token ids so far: the next turn's prompt is those ids and then only what the template
-puts after them. Nothing that was sampled is ever encoded again. When the conversation handed in
-does not continue what the session has, a new row begins (`TokenSpan.restart`).
-"""
+"""`Local`: a policy that samples from weights on this machine, by the engine of this package."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-import threading
 from collections.abc import AsyncIterator, Sequence
-from concurrent.futures import Future
 from contextlib import asynccontextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
-from quintain.errors import ConfigError, ContextOverflow, PolicyError
-from quintain.messages import Message, Sampling, ToolSpec
+from quintain.errors import ConfigError, PolicyError
 from quintain.policies.local.lockstep import Lockstep
 from quintain.policies.local.process import EngineProcess
-from quintain.policies.local.sessions import Prompt, Sessions
 from quintain.policies.local.spec import Dtype, ModelSpec, best_dtype
-from quintain.policies.local.template import Template
-from quintain.policies.local.toolcalls import tool_format
+from quintain.policies.local.tokens import Engine, TokenPolicy, submit
 from quintain.protocols import Published
-from quintain.record import Json, derive_seed
-from quintain.trajectory import Action, Finish, TokenSpan, Usage
-
-LOAD_S = 900.0
-"""Deadline of loading a model, its one-time conversion included."""
+from quintain.record import Json
 
 
-class Local:
-    """A policy over local weights: see the module's docstring.
+class Local(TokenPolicy):
+    """A policy over local weights, decoded by continuous batching: see `engine.Engine`.
 
     Args:
         spec: which model.
@@ -56,83 +40,21 @@ class Local:
         slots: int = 64,
         cache_mb: int = 512,
     ) -> None:
-        if slots < 1 or max_tokens < 1 or cache_mb < 0:
-            raise ConfigError("slots and max_tokens are at least 1, cache_mb at least 0")
-        self.spec = spec
-        self.name = name or Path(spec.source).name
-        self.version = 0
-        self.tool_format = _checked(tool_format)
-        self.max_tokens = max_tokens
-        self.canary: dict[str, Json] = {}
-        """What the engine said of the weights that it loaded last: hash and probes."""
-        self._settings = {"slots": slots, "prefix_bytes": cache_mb << 20}
-        self._published: Published | None = None
-        self._engine: EngineProcess | None = None
-        self._template: Template | None = None
-        self._max_context = spec.max_context
-        self._starting = threading.Lock()
-        self._sessions = Sessions()
+        if slots < 1 or cache_mb < 0:
+            raise ConfigError("slots is at least 1, cache_mb at least 0")
+        settings = {"slots": slots, "prefix_bytes": cache_mb << 20}
+        super().__init__(
+            spec, name=name, max_tokens=max_tokens, tool_format=tool_format, settings=settings
+        )
         self._lockstep: Lockstep | None = None
 
-    # --- acting ------------------------------------------------------------------------------
+    def _spawn(self) -> Engine:
+        return EngineProcess(self.spec.threads)
 
-    async def act(
-        self,
-        messages: Sequence[Message],
-        *,
-        tools: Sequence[ToolSpec],
-        sampling: Sampling,
-        seed: int,
-        session: str,
-    ) -> Action:
-        """Samples one assistant message; equal seeds, weights and batches give equal samples.
-
-        Raises:
-            ContextOverflow: no room for a single token after the conversation.
-            PolicyError: the engine's process died; the next call starts another.
-            ConfigError: the model cannot be loaded, or the template refuses the conversation.
-        """
-        ready = self._running()
-        if ready is None:
-            ready = await asyncio.to_thread(self._ready)
-        engine, template = ready
-        prompt = self._sessions.prompt(session, template.render(messages, tools), template)
-        room = self._max_context - len(prompt.ids)
-        if room < 1:
-            raise ContextOverflow(
-                f"the conversation has {len(prompt.ids)} tokens; {self.name} takes "
-                f"{self._max_context} with the answer (max_context)"
-            )
-        request = {
-            "id": engine.number(),
-            "session": session,
-            "ids": prompt.ids,
-            "max_tokens": min(sampling.max_tokens or self.max_tokens, room),
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
-            "top_k": sampling.top_k,
-            "seed": seed if sampling.seed is None else derive_seed(sampling.seed, seed),
-            "end_ids": sorted(template.end_ids),
-            "stop": sampling.stop,
-        }
-        answer = await self._ask(engine, session, request)
-        segments = answer["segments"]
-        sampled = [token for segment in segments for token in segment["ids"]]
-        said = self._sessions.remember(session, prompt, sampled, template)
-        turn = sum(message.role == "assistant" for message in messages)
-        parts = template.tools.read(said, tools, turn)
-        return _action(Message(role="assistant", content=parts), prompt, answer)
-
-    async def _ask(self, engine: EngineProcess, session: str, request: Json) -> Json:
-        """The engine's answer; a caller that stops waiting also stops the engine."""
-        try:
-            if self._lockstep is not None and session in self._lockstep:
-                return await self._lockstep.call(session, request)
-            (future,) = _submit(engine, [request])
-            return await future
-        except asyncio.CancelledError:
-            engine.drop(request["id"])
-            raise
+    async def _answer(self, engine: Engine, session: str, request: Json) -> Json:
+        if self._lockstep is not None and session in self._lockstep:
+            return await self._lockstep.call(session, request)
+        return await super()._answer(engine, session, request)
 
     @asynccontextmanager
     async def lockstep(self, sessions: Sequence[str]) -> AsyncIterator[Lockstep]:
@@ -158,99 +80,7 @@ class Local:
     def _submit_wave(self, requests: list[Json]) -> list[asyncio.Future[Json]]:
         if self._engine is None:
             raise PolicyError("the policy was closed while its sessions were in lockstep")
-        return _submit(self._engine, requests)
-
-    # --- weights -----------------------------------------------------------------------------
-
-    async def update(self, published: Published) -> None:
-        """Swaps the weights between two decode steps, and proves that they arrived.
-
-        Sequences in flight go on under the new weights, their keys and values recomputed, in a
-        new `TokenSpan` with the new version.
-
-        Without a running engine the weights are only noted; the proof comes when one starts.
-
-        Raises:
-            PolicyError: the engine holds other weights than were published, or it died; the
-                policy stays at its version.
-        """
-        engine = self._engine
-        if engine is not None and engine.alive:
-            message = {"op": "update", "published": _plain(published)}
-            answer = await asyncio.wrap_future(engine.ask(message))
-            try:
-                self._check_weights(answer, published)
-            except PolicyError:
-                if "error" not in answer:
-                    # It holds weights that nobody vouches for: the next call starts another, with
-                    # the last ones that were proven.
-                    await self.close()
-                raise
-        self._published = published
-        self.version = published.version
-
-    def _check_weights(self, answer: Json, published: Published) -> None:
-        """Raises unless the engine's hash is the published one and its probe is the learner's."""
-        if "error" in answer:
-            raise PolicyError(f"version {published.version} was not taken: {answer['error']}")
-        if answer["hash"] != published.hash:
-            raise PolicyError(
-                f"the sampler holds weights {answer['hash']}, "
-                f"version {published.version} was published as {published.hash}"
-            )
-        ours, theirs = answer["probe"], answer["learner_probe"]
-        gap = max((abs(a - b) for a, b in zip(ours, theirs, strict=False)), default=0.0)
-        allowed = 1e-3 if self.spec.dtype == "float32" else 1.0
-        if not gap <= allowed:
-            raise PolicyError(
-                f"under version {published.version} the sampler's log-probabilities of the probe "
-                f"differ from the learner's by {gap:.3g} nats (allowed {allowed})"
-            )
-        self.canary = {**answer, "version": published.version, "gap": gap}
-
-    # --- the process -------------------------------------------------------------------------
-
-    def _running(self) -> tuple[EngineProcess, Template] | None:
-        """The engine, if it runs."""
-        if self._engine is None or self._template is None or not self._engine.alive:
-            return None
-        return self._engine, self._template
-
-    def _ready(self) -> tuple[EngineProcess, Template]:
-        """The running engine, started now if there is none; blocks, so never on the loop."""
-        with self._starting:
-            if (running := self._running()) is not None:
-                return running
-            if self._engine is not None:
-                self._engine.close()
-            engine = EngineProcess(self.spec.threads)
-            self._engine = engine
-            published = self._published
-            future = engine.ask(
-                {
-                    "op": "load",
-                    "spec": asdict(self.spec),
-                    "tools": self.tool_format,
-                    "published": _plain(published) if published else None,
-                    **self._settings,
-                }
-            )
-            try:
-                answer = _within(future, LOAD_S)
-                if published is not None:
-                    self._check_weights(answer, published)
-            except BaseException:
-                engine.close()
-                self._engine = None
-                raise
-            self._max_context = answer["max_context"]
-            if self._template is None:
-                self._template = Template(Path(answer["folder"]), tool_format(self.tool_format))
-            return engine, self._template
-
-    async def start(self) -> None:
-        """Loads the model now rather than at the first call."""
-        await asyncio.to_thread(self._ready)
+        return submit(self._engine, requests)
 
     def at(self, published: Published | None) -> Local:
         """Another policy over the same model, in a process of its own, at those weights.
@@ -269,17 +99,6 @@ class Local:
         other.version = 0 if published is None else published.version
         return other
 
-    @property
-    def published(self) -> Published | None:
-        """The weights that were taken last; None: those of the spec."""
-        return self._published
-
-    async def counters(self) -> dict[str, float]:
-        """What the engine has computed since it started: see `engine.Counters`."""
-        engine, _ = await asyncio.to_thread(self._ready)
-        answer: dict[str, float] = await asyncio.wrap_future(engine.ask({"op": "counters"}))
-        return answer
-
     async def use_threads(self, threads: int | None) -> None:
         """How many threads the engine computes with from now on; None: as its spec says.
 
@@ -289,62 +108,6 @@ class Local:
         engine, _ = await asyncio.to_thread(self._ready)
         wanted = threads or self.spec.threads or os.cpu_count() or 1
         await asyncio.wrap_future(engine.ask({"op": "threads", "threads": wanted}))
-
-    async def close(self) -> None:
-        """Ends the engine's process; a later call starts another."""
-        engine, self._engine = self._engine, None
-        if engine is not None:
-            await asyncio.to_thread(engine.close)
-
-
-def _submit(engine: EngineProcess, requests: list[Json]) -> list[asyncio.Future[Json]]:
-    """Hands requests over in one message, so that they are queued in this order."""
-    numbers = [request["id"] for request in requests]
-    futures = engine.submit({"op": "generate", "requests": requests}, numbers)
-    return [asyncio.wrap_future(future) for future in futures]
-
-
-def _action(message: Message, prompt: Prompt, answer: Json) -> Action:
-    """The engine's answer as an action: one span for each version that sampled."""
-    spans = tuple(
-        TokenSpan(
-            prompt_delta_ids=prompt.delta if place == 0 else (),
-            token_ids=tuple(segment["ids"]),
-            logprobs=tuple(segment["logprobs"]),
-            policy_version=segment["version"],
-            restart=prompt.restart and place == 0,
-        )
-        for place, segment in enumerate(answer["segments"])
-    )
-    finish: Finish = "length" if answer["finish"] == "length" else "stop"
-    if message.tool_calls and finish == "stop":
-        finish = "tool_calls"
-    usage = Usage(
-        calls=1,
-        prompt_tokens=len(prompt.ids),
-        completion_tokens=sum(len(span.token_ids) for span in spans),
-        cached_tokens=answer["cached"],
-    )
-    return Action(message=message, tokens=spans, finish=finish, usage=usage)
-
-
-def _within(future: Future[Json], seconds: float) -> Json:
-    try:
-        return future.result(timeout=seconds)
-    except TimeoutError as error:
-        raise PolicyError(f"the model was not loaded within {seconds:.0f} s") from error
-
-
-def _plain(published: Published) -> dict[str, Any]:
-    return {
-        "version": published.version,
-        "path": str(published.path),
-        "hash": published.hash,
-    }
-
-
-def _checked(name: str) -> str:
-    return tool_format(name).name
 
 
 def local(

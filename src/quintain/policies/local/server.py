@@ -22,9 +22,10 @@ from quintain.errors import ConfigError
 from quintain.policies.local import wire
 from quintain.policies.local.decoder import Decoder, Rows
 from quintain.policies.local.engine import Engine, Finished, Request
+from quintain.policies.local.folders import probe_ids, saved_probe
 from quintain.policies.local.kv import Slots
 from quintain.policies.local.llama import decoder_for
-from quintain.policies.local.model import Model, load_model, probe_ids, saved_probe
+from quintain.policies.local.model import Model, load_model
 from quintain.policies.local.spec import ModelSpec
 from quintain.record import Json
 
