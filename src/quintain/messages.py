@@ -183,6 +183,8 @@ class Sampling(Record):
     top_p: float = Field(default=1.0, gt=0.0, le=1.0)
     top_k: int = Field(default=0, ge=0)
     """0: off."""
+    min_p: float = Field(default=0.0, ge=0.0, le=1.0)
+    """Cuts what is less likely than this share of the likeliest token; 0: off."""
     max_tokens: int | None = Field(default=None, gt=0)
     """Sampled tokens of one call; None: the policy's own bound."""
     stop: tuple[str, ...] = ()

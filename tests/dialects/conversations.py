@@ -53,6 +53,7 @@ samplings = st.builds(
     temperature=st.floats(0, 2),
     top_p=st.floats(0.01, 1),
     top_k=st.integers(0, 100),
+    min_p=st.floats(0, 1),
     max_tokens=st.none() | st.integers(1, 10_000),
     stop=st.lists(words, max_size=2).map(tuple),
 )

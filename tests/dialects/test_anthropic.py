@@ -30,9 +30,15 @@ def through_json(value):
     return json.loads(json.dumps(value).encode())
 
 
+def test_what_the_api_cannot_do_is_refused():
+    with pytest.raises(ValueError, match="min-p"):
+        wire.encode_request([user("x")], model="m", sampling=Sampling(min_p=0.1))
+
+
 @given(conversations(signatures=True), tools, samplings)
 @settings(max_examples=60, deadline=None)
 def test_requests_survive(messages, specs, sampling):
+    sampling = sampling.model_copy(update={"min_p": 0.0})
     body = wire.encode_request(messages, model="m", tools=specs, sampling=sampling)
     read = wire.decode_request(through_json(body))
     assert (read.model, read.messages, read.tools) == ("m", messages, tuple(specs))

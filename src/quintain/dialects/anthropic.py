@@ -216,8 +216,13 @@ def encode_request(
         model: the server's name of the model.
         tools: what may be called.
         sampling: how to sample; None: all defaults.
+
+    Raises:
+        ValueError: min-p, which the API does not have.
     """
     sampling = sampling or Sampling()
+    if sampling.min_p:
+        raise ValueError("the Messages API has no min-p; leave Sampling.min_p at 0")
     system, rest = encode_messages(messages)
     body: dict[str, Json] = {
         "model": model,

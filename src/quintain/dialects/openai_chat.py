@@ -325,6 +325,8 @@ def encode_request(
         body["tools"] = encode_tools(tools)
     if sampling.top_k or token_ids:
         body["top_k"] = sampling.top_k or -1
+    if sampling.min_p:
+        body["min_p"] = sampling.min_p
     if sampling.max_tokens is not None:
         body[max_tokens_field] = sampling.max_tokens
     if sampling.stop:
@@ -347,6 +349,7 @@ _REQUEST_FIELDS = frozenset(
         "temperature",
         "top_p",
         "top_k",
+        "min_p",
         "max_tokens",
         "max_completion_tokens",
         "stop",
@@ -372,6 +375,7 @@ def decode_request(body: Json) -> Request:
         sampling=decode_sampling(
             body,
             top_k=max(0, body.get("top_k") or 0),
+            min_p=body.get("min_p") or 0.0,
             max_tokens=limit,
             stop=(stop,) if isinstance(stop, str) else tuple(stop),
             seed=body.get("seed"),

@@ -269,11 +269,13 @@ def encode_request(
         encrypted_reasoning: ask for reasoning that can be sent back.
 
     Raises:
-        ValueError: stop sequences, which the API does not have.
+        ValueError: stop sequences or min-p, which the API does not have.
     """
     sampling = sampling or Sampling()
     if sampling.stop:
         raise ValueError("the Responses API has no stop sequences; leave Sampling.stop empty")
+    if sampling.min_p:
+        raise ValueError("the Responses API has no min-p; leave Sampling.min_p at 0")
     body: dict[str, Json] = {
         "model": model,
         "input": encode_messages(messages),

@@ -261,7 +261,8 @@ class Chat:
                 f"{self.base_url} gave no token ids or no log-probabilities for {self.model!r}; "
                 "tokens='raw' needs a server that knows return_token_ids and logprobs"
             )
-        untouched = sampling.temperature == 1.0 and sampling.top_p == 1.0 and not sampling.top_k
+        untouched = sampling.temperature == 1.0 and sampling.top_p == 1.0
+        untouched = untouched and not sampling.top_k and not sampling.min_p
         if self.tokens == "raw" and not untouched:
             return ()
         delta, restart = self._history.extend(session, prompt, sampled)

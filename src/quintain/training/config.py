@@ -193,6 +193,7 @@ class TrainConfig(Record):
             temperature=sampling.temperature,
             top_p=sampling.top_p,
             top_k=sampling.top_k,
+            min_p=sampling.min_p,
             seed=derive_seed(self.seed, "learner") % 2**32,
             threads=self.learner_threads,
         )
@@ -229,9 +230,10 @@ class LearnerOptions:
     micro_tokens: int = 8192
     """Tokens, padding included, of one forward and backward pass."""
     temperature: float = 1.0
-    """Of the rollouts' sampling; likewise the next two."""
+    """Of the rollouts' sampling; likewise the next three."""
     top_p: float = 1.0
     top_k: int = 0
+    min_p: float = 0.0
     seed: int = 0
     threads: int | None = None
     """CPU threads; None: torch's own choice."""

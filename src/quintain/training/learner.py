@@ -191,6 +191,7 @@ class LocalLearner:
             temperature=self.options.temperature,
             top_p=self.options.top_p,
             top_k=self.options.top_k,
+            min_p=self.options.min_p,
             with_entropy=with_entropy,
             where_BT=torch.from_numpy(layout.where_PL).to(self.device),
             position_ids_BT=torch.from_numpy(layout.position_ids_PL).to(self.device),

@@ -60,6 +60,7 @@ def recomputed(model, one, finished):
             temperature=one.temperature,
             top_p=one.top_p,
             top_k=one.top_k,
+            min_p=one.min_p,
         )
     return found[0, len(one.ids) :]
 
@@ -67,8 +68,8 @@ def recomputed(model, one, finished):
 @pytest.mark.parametrize("kind", ["any", "llama"])
 @pytest.mark.parametrize(
     "how",
-    [{}, {"temperature": 0.6, "top_p": 0.8, "top_k": 30}, {"temperature": 0.0}],
-    ids=["plain", "cut", "greedy"],
+    [{}, {"temperature": 0.6, "top_p": 0.8, "top_k": 30}, {"temperature": 0.0}, {"min_p": 0.1}],
+    ids=["plain", "cut", "greedy", "min-p"],
 )
 def test_behaviour_log_probabilities_are_the_learners(adapted, kind, how):
     """Different lengths join and leave one batch, with more requests than slots."""
@@ -77,8 +78,13 @@ def test_behaviour_log_probabilities_are_the_learners(adapted, kind, how):
     done = finish(engine, asked)
     assert len(done) == 7
     for one in asked:
-        ours = torch.tensor(behaviour(done[one.id]))
-        torch.testing.assert_close(ours, recomputed(adapted, one, done[one.id]), atol=1e-4, rtol=0)
+        gap = (torch.tensor(behaviour(done[one.id])) - recomputed(adapted, one, done[one.id])).abs()
+        if "min_p" in how:
+            # A token that sits on the edge of the cut may fall on either side by rounding.
+            assert gap.median() < 1e-4
+            assert gap.max() < 0.02
+        else:
+            assert gap.max() < 1e-4
 
 
 def test_the_lean_decoder_computes_what_the_module_does(adapted):

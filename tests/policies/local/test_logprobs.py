@@ -3,6 +3,7 @@ import math
 import pytest
 import torch
 from transformers.generation.logits_process import (
+    MinPLogitsWarper,
     TemperatureLogitsWarper,
     TopKLogitsWarper,
     TopPLogitsWarper,
@@ -32,17 +33,27 @@ def naive(model, ids, mask, **how):
 
 
 @pytest.mark.parametrize(
-    ("temperature", "top_p", "top_k"), [(1.0, 1.0, 0), (0.7, 0.8, 0), (1.3, 1.0, 12), (0.9, 0.5, 7)]
+    ("temperature", "top_p", "top_k", "min_p"),
+    [
+        (1.0, 1.0, 0, 0.0),
+        (0.7, 0.8, 0, 0.0),
+        (1.3, 1.0, 12, 0.0),
+        (0.9, 0.5, 7, 0.0),
+        (1.2, 1.0, 0, 0.1),
+        (0.8, 0.9, 20, 0.05),
+    ],
 )
-def test_processing_is_that_of_transformers(temperature, top_p, top_k):
+def test_processing_is_that_of_transformers(temperature, top_p, top_k, min_p):
     logits = torch.randn(5, 60, generator=torch.Generator().manual_seed(3)) * 3
     theirs = TemperatureLogitsWarper(temperature)(None, logits.clone())
+    if min_p:
+        theirs = MinPLogitsWarper(min_p)(None, theirs)
     if top_k:
         theirs = TopKLogitsWarper(top_k)(None, theirs)
     if top_p < 1:
         theirs = TopPLogitsWarper(top_p)(None, theirs)
-    ours = process_logits(logits, temperature=temperature, top_p=top_p, top_k=top_k)
-    torch.testing.assert_close(ours, theirs.log_softmax(-1))
+    how = {"temperature": temperature, "top_p": top_p, "top_k": top_k, "min_p": min_p}
+    torch.testing.assert_close(process_logits(logits, **how), theirs.log_softmax(-1))
 
 
 def test_greedy_speaks_of_the_plain_distribution():

@@ -44,6 +44,7 @@ class Request:
     seed: int
     end_ids: frozenset[int]
     stop: tuple[str, ...] = ()
+    min_p: float = 0.0
 
 
 @dataclass(slots=True)
@@ -281,13 +282,14 @@ class Engine:
 
     def _advance(self, slots: list[int], logits: object, leave: bool = True) -> list[Finished]:
         """Draws the next token of each row; returns (and unless told otherwise frees) the done."""
-        groups: dict[tuple[float, float, int], list[int]] = {}
+        groups: dict[tuple[float, float, int, float], list[int]] = {}
         for row, slot in enumerate(slots):
             request = self._running[slot].request
-            groups.setdefault((request.temperature, request.top_p, request.top_k), []).append(row)
+            how = (request.temperature, request.top_p, request.top_k, request.min_p)
+            groups.setdefault(how, []).append(row)
         done: list[Finished] = []
         left: list[int] = []
-        for (temperature, top_p, top_k), rows in groups.items():
+        for (temperature, top_p, top_k, min_p), rows in groups.items():
             uniforms = [self._running[slots[row]].random.random() for row in rows]
             tokens, logprobs = choose(
                 logits[rows] if len(rows) < len(slots) else logits,  # type: ignore[index]
@@ -295,6 +297,7 @@ class Engine:
                 temperature=temperature,
                 top_p=top_p,
                 top_k=top_k,
+                min_p=min_p,
             )
             for row, token, logprob in zip(rows, tokens, logprobs, strict=True):
                 sequence = self._running[slots[row]]

@@ -1,15 +1,17 @@
 """Log-probabilities of tokens, computed one way for the sampler and for the learner.
 
-`process_logits` is the only place where temperature, top-k and top-p are applied. The sampler
-draws from what it returns and records the drawn entry; the learner recomputes the same entry with
-`token_logprobs` under its own weights. Their difference is then due to weights and rounding alone.
+`process_logits` is the only place where temperature, min-p, top-k and top-p are applied. The
+sampler draws from what it returns and records the drawn entry; the learner recomputes the same
+entry with `token_logprobs` under its own weights. Their difference is then due to weights and
+rounding alone.
 
-Order: temperature, then top-k, then top-p, as vLLM and transformers apply them.
+Order: temperature, min-p, top-k, top-p, as vLLM applies them (transformers applies min-p last).
 """
 
 from __future__ import annotations
 
 import inspect
+import math
 from typing import Any
 
 import torch
@@ -26,6 +28,7 @@ def process_logits(
     temperature: float,
     top_p: float = 1.0,
     top_k: int = 0,
+    min_p: float = 0.0,
     keep_N: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """The log-distribution that is sampled from.
@@ -36,6 +39,7 @@ def process_logits(
             top-k and top-p (a point mass would say nothing).
         top_p: keeps the fewest most likely tokens whose probability reaches it.
         top_k: keeps that many; 0: all. Ties with the last one stay.
+        min_p: keeps what is at least that share as likely as the likeliest; 0: all.
         keep_N: token ids that are kept whatever the cut: a token that was sampled under all but
             equal weights must not get −inf because it sat on the edge.
 
@@ -47,6 +51,9 @@ def process_logits(
         return torch.log_softmax(logits_NV, dim=-1)
     if temperature != 1.0:
         logits_NV = logits_NV / temperature
+    if min_p > 0.0:
+        least_N1 = logits_NV.amax(-1, keepdim=True) + math.log(min_p)
+        logits_NV = _cut(logits_NV, logits_NV < least_N1, keep_N)
     if 0 < top_k < logits_NV.shape[-1]:
         smallest = torch.topk(logits_NV, top_k, dim=-1).values[:, -1:]
         logits_NV = _cut(logits_NV, logits_NV < smallest, keep_N)
@@ -76,6 +83,7 @@ def token_logprobs(
     temperature: float,
     top_p: float = 1.0,
     top_k: int = 0,
+    min_p: float = 0.0,
     with_entropy: bool = False,
     where_BT: torch.Tensor | None = None,
     position_ids_BT: torch.Tensor | None = None,
@@ -95,6 +103,7 @@ def token_logprobs(
         temperature: as sampled with.
         top_p: as sampled with.
         top_k: as sampled with.
+        min_p: as sampled with.
         with_entropy: returns a pair, the second being the entropy in nats of the distribution
             that the token was drawn from.
         where_BT: the tokens whose log-probability is wanted; None: every real token but the first.
@@ -121,7 +130,12 @@ def token_logprobs(
 
     def chunk(hidden_NH: torch.Tensor, target_N: torch.Tensor) -> torch.Tensor:
         logprobs_NV = process_logits(
-            head(hidden_NH), temperature=temperature, top_p=top_p, top_k=top_k, keep_N=target_N
+            head(hidden_NH),
+            temperature=temperature,
+            top_p=top_p,
+            top_k=top_k,
+            min_p=min_p,
+            keep_N=target_N,
         )
         picked = logprobs_NV.gather(1, target_N[:, None])[:, 0]
         if not with_entropy:

@@ -25,6 +25,7 @@ def choose(
     temperature: float,
     top_p: float,
     top_k: int,
+    min_p: float = 0.0,
 ) -> tuple[list[int], list[float]]:
     """One token a row, and its log-probability as sampled.
 
@@ -34,8 +35,11 @@ def choose(
         temperature: 0 is greedy, with the log-probability under temperature 1.
         top_p: see `process_logits`.
         top_k: see `process_logits`.
+        min_p: see `process_logits`.
     """
-    logprobs_RV = process_logits(logits_RV, temperature=temperature, top_p=top_p, top_k=top_k)
+    logprobs_RV = process_logits(
+        logits_RV, temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p
+    )
     if temperature == 0.0:
         chosen_R = logprobs_RV.argmax(-1)
     else:

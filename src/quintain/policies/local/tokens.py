@@ -141,6 +141,7 @@ class TokenPolicy:
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
             "top_k": sampling.top_k,
+            "min_p": sampling.min_p,
             "seed": seed if sampling.seed is None else derive_seed(sampling.seed, seed),
             "end_ids": sorted(template.end_ids),
             "stop": sampling.stop,

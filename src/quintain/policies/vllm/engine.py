@@ -273,7 +273,7 @@ class VllmEngine:
             "temperature": request["temperature"],
             "top_p": request["top_p"],
             "top_k": request["top_k"],
-            "min_p": request.get("min_p", 0.0),
+            "min_p": request["min_p"],
             "seed": seed % (1 << 63),
             "stop": list(request["stop"]),
             "stop_token_ids": list(request["end_ids"]),
