@@ -60,7 +60,8 @@ def family(request, tmp_path_factory):
 
 def test_a_family_without_the_attention_kernel_is_refused(tmp_path):
     """Gemma 2 caps its attention scores, which the fused kernel cannot do."""
-    AutoConfig.for_model("gemma2", **SIZES).save_pretrained(tmp_path)
+    config = AutoConfig.for_model("gemma2", **SIZES)
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
     with pytest.raises(ConfigError, match="scaled_dot_product"):
         load_model(ModelSpec(str(tmp_path), dtype="float32"))
 
