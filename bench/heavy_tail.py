@@ -10,7 +10,7 @@ of its own does: this shows what the two loops do with time, not what a model do
 
     row      learner's step   what it is
     short    0.9 s            rollouts are what a step waits for: the most that overlapping can give
-    long     4.6 s            synchronous utilisation of the learner about 0.4
+    long     5.0 s            synchronous utilisation of the learner about 0.4
 
 Both sides run alternately in one process; medians over the repeats. `speed` is unmasked trained
 tokens per second of wall clock, start and drain included. `slow_share` is the slow rollouts' share
@@ -38,7 +38,7 @@ from quintain.training.config import TrainConfig
 from quintain.training.run import run_training
 
 GROUPS, SIZE, SLOTS, SCALE, STALENESS = 16, 8, 128, 100.0, 4
-ROWS = {"short": (0.9, 5, 80), "long": (4.6, 5, 20)}
+ROWS = {"short": (0.9, 5, 80), "long": (5.0, 5, 20)}
 """The learner's step in seconds; steps of a synchronous and of an asynchronous run."""
 
 

@@ -43,6 +43,9 @@ class Follower:
         self._began_steps: float | None = None
         self._told = 0
         self._first = 0
+        self._pauses: list[tuple[str, Json]] = []
+        """Pauses and their ends, as stored."""
+        self._told_pauses = 0
 
     def __call__(self, kind: str, data: Mapping[str, Json]) -> None:
         """Prints an event; the `on_event` of the loop."""
@@ -96,14 +99,24 @@ class Follower:
             with rows as cursor:
                 for step, name, value in cursor:
                     found.setdefault(step, {})[name] = value
+            self._pauses = [
+                (kind, data)
+                for kind, _, data in store.event_rows()
+                if kind in ("training.paused", "training.unpaused")
+            ]
             if self._began_steps is None:
                 # Steps of a run that is resumed are known already.
                 self._told = self._first = max(found, default=0)
+                self._told_pauses = len(self._pauses)
                 self._began_steps = time.monotonic()
                 found.clear()
         return found
 
     def _print_new(self, found: Mapping[int, Mapping[str, float | None]]) -> None:
+        for kind, data in self._pauses[self._told_pauses :]:
+            told = data["message"] if kind == "training.paused" else "training goes on"
+            self._console.print(f"  [bold yellow] pause[/]  {escape(told)}")
+        self._told_pauses = len(self._pauses)
         for step in sorted(found):
             if step > self._told:
                 self._told = step
@@ -122,10 +135,24 @@ class Follower:
         self._console.print(
             f"  [dim]  train[/]  step {step}/{self.steps}: reward {figure('reward'):.2f} · "
             f"{figure('step_s'):.0f} s · learner busy {figure('learner_busy'):.0%} · "
-            f"{left} left{note}"
+            f"{_waited(metrics)}{left} left{note}"
         )
 
     def _spent(self, part: str) -> None:
         now = time.monotonic()
         self.times[part] += now - self._since
         self._since = now
+
+
+def _waited(metrics: Mapping[str, float | None]) -> str:
+    """What the learner waited for most in a step, where that was a tenth of it or more."""
+    step_s = metrics.get("step_s") or 0.0
+    waits = {
+        name.removeprefix("time/learner/"): seconds or 0.0
+        for name, seconds in metrics.items()
+        if name.startswith("time/learner/") and name != "time/learner/update"
+    }
+    what = max(waits, key=lambda name: waits[name], default="")
+    if not what or waits[what] < 0.1 * step_s:
+        return ""
+    return f"{waits[what] / step_s:.0%} of it for {what} · "

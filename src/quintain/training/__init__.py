@@ -15,7 +15,11 @@
     trainer           what both loops share: admit, play, learn, checkpoint, resume
     synchronous, asynchronous   the two loops
     run               all of it: `run_training`
-    faults            stops when the host spoils too many rollouts
+    contracts         what the loops ask of learner, policy and evaluations
+    evaluations       of checkpoints: in between, or beside training
+    faults            pauses when the host spoils too many rollouts
+    restarts          a learner that outlives its process
+    timeline          what learner and rollouts do at every moment, added up
     config, algorithms          what can be set, and the presets
     bandit            the smallest policy and learner, to try loops with
 

@@ -78,8 +78,8 @@ class _Loop:
             async with self.changed:
                 await self.changed.wait_for(lambda: buffer.full)
                 groups, filtered = buffer.take()
-                closed, buffer.closed = buffer.closed, []
                 dropped = self._drop_hopeless()
+                closed, buffer.closed = buffer.closed, []
                 partial = buffer.partial
                 self.changed.notify_all()
             await trainer.learn(groups, filtered, partial, closed, dropped)

@@ -162,6 +162,40 @@ def line_chart(title: str, series: Mapping[str, Sequence[Point]]) -> Markup:
     return _svg(body, title)
 
 
+def area_chart(
+    title: str, series: Mapping[str, Sequence[Point]], end: float, top: float | None = None
+) -> Markup:
+    """What makes up a whole, over time: steps stacked on each other.
+
+    Args:
+        title: above the picture.
+        series: name to points; each value holds from its x to the next one's. At equal places they
+            have equal x, and a missing y is 0.
+        end: where the last value ends.
+        top: of the axis; None: the highest sum.
+    """
+    sums = [sum(p.y or 0.0 for p in column) for column in zip(*series.values(), strict=True)]
+    first = next(iter(series.values()), ())
+    axes = _Axes([p.x for p in first] + [end], [0.0, *([top] if top is not None else sums)], title)
+    body = axes.frame()
+    below = [0.0] * len(first)
+    for index, (name, line) in enumerate(series.items()):
+        colour = COLOURS[index % len(COLOURS)]
+        above = [low + (p.y or 0.0) for low, p in zip(below, line, strict=True)]
+        ends = [*[p.x for p in line[1:]], end]
+        upper = [(x, y) for p, x2, y in zip(line, ends, above, strict=True) for x in (p.x, x2)]
+        lower = [(x, y) for p, x2, y in zip(line, ends, below, strict=True) for x in (p.x, x2)]
+        around = " ".join(f"{axes.x(x):.1f},{axes.y(y):.1f}" for x, y in upper + lower[::-1])
+        body += (
+            f'<polygon points="{around}" fill="{colour}" fill-opacity="0.75">'
+            f"<title>{escape(name)}</title></polygon>"
+            f'<text x="{WIDTH - _RIGHT}" y="{_TOP + 8 + 12 * index}" text-anchor="end" '
+            f'fill="{colour}" class="legend">{escape(name)}</text>'
+        )
+        below = above
+    return _svg(body, title)
+
+
 def interval_chart(
     title: str, bars: Sequence[Bar], low: float, high: float, *, zero: bool = False
 ) -> Markup:

@@ -26,6 +26,7 @@ from quintain.store.scores import Scores
 from quintain.trajectory import TRAIN
 from quintain.verdict import Outcome
 from quintain.viewer.charts import Bar, Point, interval_chart, line_chart, stacked_bar
+from quintain.viewer.timeline import SCOPE, timeline
 from quintain.viewer.transcript import Piece, origin, pieces, reproduce, visible
 
 MAX_TASKS = 200
@@ -182,6 +183,7 @@ def _content(store: Store) -> dict[str, Any]:
         "training": training,
         "training_bar": EvalView(TRAIN, "", training, TRAIN, None).bar,
         "metric_charts": _metric_charts(store),
+        "timeline": timeline(store),
         "checkpoints": store.checkpoints(),
         "events": [(kind, at, _short(data)) for kind, at, data in store.event_rows()],
         "warnings": _warnings(evals, training, store),
@@ -303,11 +305,11 @@ def _eval_curves(evals: Sequence[EvalView]) -> list[Markup]:
 def _metric_charts(store: Store) -> list[Markup]:
     """A chart for each training metric, those that matter most first.
 
-    The scope "eval" repeats what the evals say, without their samples.
+    The scope "eval" repeats what the evals say, without their samples; the timeline is shown apart.
     """
     by_name: dict[str, list[Point]] = {}
     for scope in store.metric_scopes():
-        if scope == "eval":
+        if scope in ("eval", SCOPE):
             continue
         for step, name, value in store.metric_rows(scope=scope):
             label = name if scope == TRAIN else f"{scope}/{name}"
