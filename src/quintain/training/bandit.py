@@ -104,8 +104,8 @@ class BanditLearner:
         work_s: seconds that an update takes besides, without blocking.
     """
 
-    def __init__(self, folder: Path, *, lr: float = 4.0, work_s: float = 0.0) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path | str, *, lr: float = 4.0, work_s: float = 0.0) -> None:
+        self.folder = Path(folder)
         self.lr = lr
         self.work_s = work_s
         self.logits: Float64 = np.zeros(len(WORDS))
