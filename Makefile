@@ -38,7 +38,7 @@ $(VENV)/.run: pyproject.toml constraints.txt | $(BIN)/python
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.run
-	$(INSTALL) -e '.[train,math,sql,parquet,datasets,zstd,weak,dev]'
+	$(INSTALL) -e '.[train,math,sql,smt,parquet,datasets,zstd,weak,dev]'
 	@touch $@
 
 $(VENV)/.docs: $(VENV)/.dev

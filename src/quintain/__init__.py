@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from quintain.verifiers.rules import Rules, Similarity
     from quintain.verifiers.server_state import Server
     from quintain.verifiers.service import Service
+    from quintain.verifiers.smt import Smt
     from quintain.verifiers.sql import Sql
     from quintain.verifiers.state import Files, World
     from quintain.verifiers.tests import Tests
@@ -82,6 +83,7 @@ _WHERE = {
     "Server": "quintain.verifiers.server_state:Server",
     "Service": "quintain.verifiers.service:Service",
     "Similarity": "quintain.verifiers.rules:Similarity",
+    "Smt": "quintain.verifiers.smt:Smt",
     "Split": "quintain.task:Split",
     "Sql": "quintain.verifiers.sql:Sql",
     "StopReason": "quintain.trajectory:StopReason",
@@ -143,6 +145,7 @@ __all__ = [
     "Server",
     "Service",
     "Similarity",
+    "Smt",
     "Split",
     "Sql",
     "StopReason",

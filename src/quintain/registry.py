@@ -175,6 +175,7 @@ verifiers = Registry(
         "terminal": "quintain.verifiers.terminal:Terminal",
         "similarity": "quintain.verifiers.rules:Similarity",
         "rules": "quintain.verifiers.rules:Rules",
+        "smt": "quintain.verifiers.smt:Smt",
         "proof": "quintain.verifiers.proof:Proof",
         "flag": "quintain.verifiers.flag:Flag",
         "unseen_data": "quintain.verifiers.unseen:UnseenData",
