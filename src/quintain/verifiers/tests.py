@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 import random
-import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,14 +27,16 @@ from quintain.verdict import Check, Kind, Verdict
 from quintain.verifiers import runner_protocol as protocol
 from quintain.verifiers.artifacts import candidate_file
 from quintain.verifiers.cases import FunctionCase, Suite, outputs_agree, values_agree
+from quintain.verifiers.fences import fenced_code as fenced_code
 from quintain.verifiers.plain import NotPlain, from_task, pack, unpack
+from quintain.verifiers.projects.judge import Limits, judge_project
+from quintain.verifiers.projects.suite import Project, is_project
 
 MAX_CODE_BYTES = 1_000_000
 START_S = 30.0
 """Allowed to a chunk of cases beyond their own time, for starting the interpreter."""
 CHUNK_S = 20.0
 """Expected wall time of one chunk, once the cases' own time is known."""
-_FENCE = re.compile(r"^```[ \t]*([\w+-]*)[^\n]*\n(.*?)^```[ \t]*$", re.DOTALL | re.MULTILINE)
 
 
 class _Case(NamedTuple):
@@ -111,7 +112,10 @@ class Tests:
         Raises:
             TaskError: what is wrong with it.
         """
-        Suite.of(task)
+        if is_project(task):
+            Project.of(task)
+        else:
+            Suite.of(task)
 
     async def judge(self, context: JudgeContext) -> Verdict:
         """All cases right, or not.
@@ -122,6 +126,8 @@ class Tests:
             SandboxError: the clean room died.
         """
         began = time.monotonic()
+        if is_project(context.task):
+            return await self._judge_project(context, began)
         suite = Suite.of(context.task)
         with boundary(VerifierError, f"verifier {self.name}"):
             code, reason = await self._code(context)
@@ -131,6 +137,27 @@ class Tests:
             else:
                 await self._run(context, suite, code, tally)
         return self._verdict(suite, tally, time.monotonic() - began)
+
+    async def _judge_project(self, context: JudgeContext, began: float) -> Verdict:
+        project = Project.of(context.task)
+        limits = Limits(self.cpu_s, self.wall_s, self.total_s, self.max_output_bytes)
+        with boundary(VerifierError, f"verifier {self.name}"):
+            outcome = await judge_project(
+                context, project, self.source, limits, sandbox=self.sandbox, python=self.python
+            )
+        failure = outcome.failure
+        passed = [check for check in outcome.checks if check.name in project.expected]
+        score = sum(check.passed is True for check in passed) / len(project.expected)
+        return Verdict.of(
+            failure is None and len(passed) == len(project.expected),
+            f"{failure.name}: {failure.detail}"
+            if failure
+            else f"all {len(project.expected)} tests passed",
+            checks=tuple(outcome.checks),
+            score=score,
+            metrics={**outcome.metrics, "tests": float(len(project.expected))},
+            flags=outcome.flags,
+        ).signed(self.name, self.kind, time.monotonic() - began)
 
     def _verdict(self, suite: Suite, tally: _Tally, wall_s: float) -> Verdict:
         passed = tally.failure is None and tally.passed == len(suite.cases)
@@ -290,16 +317,6 @@ class Tests:
         else:
             right = outputs_agree(suite, expected.stdout, answer.data)
         return "" if right else "a wrong answer"
-
-
-def fenced_code(text: str) -> str:
-    """The last fenced block of Python in a message, else the last fenced one, else the message."""
-    blocks = _FENCE.findall(text)
-    python = [body for language, body in blocks if language.lower() in ("python", "py", "python3")]
-    if python:
-        return str(python[-1])
-    unnamed = [body for language, body in blocks if not language]
-    return str(unnamed[-1]) if unnamed else text
 
 
 def _case_data(suite: Suite, number: int) -> bytes:
