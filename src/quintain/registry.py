@@ -233,6 +233,14 @@ algorithms = Registry(
         "ppo": "quintain.training.algorithms:ppo",
     },
 )
+samplers = Registry(
+    "samplers",
+    {
+        "uniform": "quintain.training.sampler:Uniform",
+        "band": "quintain.training.sampler:Band",
+        "curriculum": "quintain.training.sampler:Curriculum",
+    },
+)
 TABLES = {
     table.table: table
     for table in (
@@ -243,5 +251,6 @@ TABLES = {
         harnesses,
         benchmarks,
         algorithms,
+        samplers,
     )
 }

@@ -14,6 +14,7 @@ from quintain.rollouts import Host
 from quintain.store import Store
 from quintain.training.bandit import BanditLearner, BanditPolicy
 from quintain.training.config import TrainConfig
+from quintain.training.guards import WARNING
 from quintain.training.run import choose, run_training, trainable
 from quintain.training.sampler import Uniform
 from words import words
@@ -21,14 +22,24 @@ from words import words
 BASE = {"groups_per_step": 4, "group_size": 8, "checkpoint_every": 3, "eval_every": 3}
 
 
-async def train(folder, *, policy=None, env=None, on_checkpoint=None, work_s=0.0, **settings):
+async def train(
+    folder,
+    *,
+    policy=None,
+    env=None,
+    on_checkpoint=None,
+    work_s=0.0,
+    learner=None,
+    tasks=None,
+    **settings,
+):
     config = TrainConfig(**{**BASE, "steps": 12, "mode": "sync", **settings})
     policy = policy or BanditPolicy()
     with Store.begin(folder, kind="train", identity={}, resume=True) as store:
-        learner = BanditLearner(folder, work_s=work_s)
+        learner = learner or BanditLearner(folder, work_s=work_s)
         async with Host(env or words(), policy, store=store, backoff_s=0.0) as host:
             trainer = await run_training(
-                config, host, store, learner=learner, on_checkpoint=on_checkpoint
+                config, host, store, learner=learner, on_checkpoint=on_checkpoint, tasks=tasks
             )
         rows = store.metric_rows()
     metrics = {}
@@ -218,6 +229,67 @@ async def test_auto_measures_once_and_says_why(tmp_path):
         assert decision["mode"] == "async"
         assert "not below the bound of 0.01 s" in decision["why"]
         assert len(store.event_rows("training.mode")) == 1
+
+
+@pytest.mark.parametrize("sampler", ["uniform", "band", "curriculum"])
+async def test_an_adaptive_sampler_goes_on_as_if_it_had_never_stopped(tmp_path, sampler):
+    class Dies(BanditLearner):
+        async def update(self, batch):
+            if len(self.batches) == 7:
+                raise TrainingError("the power went out")
+            return await super().update(batch)
+
+    settings = {"sampler": sampler, "steps": 12, "refill_groups": 2}
+    _, whole, _ = await train(tmp_path / "whole", **settings)
+    with pytest.raises(TrainingError, match="power"):
+        await train(tmp_path / "killed", learner=Dies(tmp_path / "killed"), **settings)
+    _, resumed, _ = await train(tmp_path / "killed", **settings)
+    assert (resumed.logits == whole.logits).all()
+    drawn = {}
+    for name in ("whole", "killed"):
+        with Store.read(tmp_path / name) as store:
+            drawn[name] = [(row.task_id, row.consumed_step) for row in store.groups()]
+    assert drawn["whole"] == drawn["killed"]
+
+
+async def test_a_sampler_is_told_each_sample_once(tmp_path):
+    told = []
+
+    class Spy(Uniform):
+        def seen(self, task_id, rewards):
+            told.extend((task_id, reward) for reward in rewards)
+
+    def slow(text, seed):
+        return 0.1 if random.Random(seed).random() < 0.1 else 0.001
+
+    env = words()
+    tasks = Spy(env.tasks, 0, 100)
+    await train(tmp_path, policy=BanditPolicy(slow), env=env, tasks=tasks, mode="async", steps=8)
+    with Store.read(tmp_path) as store:
+        played = [(t.task_id, t.reward) for t in store.trajectories(purpose="train")]
+    assert Counter(told) == Counter(played)
+
+
+async def test_steps_that_are_not_finite_are_left_out_counted_and_told(tmp_path):
+    class Breaks(BanditLearner):
+        async def update(self, batch):
+            before = self.logits
+            metrics = await super().update(batch)
+            if len(self.batches) in (2, 3, 4):
+                self.logits = before
+                metrics = {**metrics, "skipped": 1.0}
+            return metrics
+
+    policy = BanditPolicy()
+    _, _, metrics = await train(
+        tmp_path, policy=policy, learner=Breaks(tmp_path), steps=6, sampler="curriculum"
+    )
+    assert [metrics[step]["skipped_not_finite"] for step in range(1, 7)] == [0, 1, 1, 1, 0, 0]
+    assert policy.updates == [0, 1, 2, 3]
+    with Store.read(tmp_path) as store:
+        told = [(data["step"], data["name"]) for _, _, data in store.event_rows(WARNING)]
+    assert told == [(2, "not_finite"), (4, "unchanged")]
+    assert [metrics[step]["warnings"] for step in range(1, 7)] == [0, 1, 0, 1, 0, 0]
 
 
 def test_sampler_is_a_function_of_the_count():

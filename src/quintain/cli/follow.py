@@ -20,6 +20,7 @@ from quintain.cli.progress import duration
 from quintain.errors import StoreError
 from quintain.record import Json
 from quintain.store import Store
+from quintain.training.guards import WARNING
 
 LOOK_EVERY_S = 1.0
 
@@ -42,6 +43,7 @@ class Follower:
         self._since = time.monotonic()
         self._began_steps: float | None = None
         self._told = 0
+        self._warned: set[tuple[int, str]] = set()
         self._first = 0
         self._pauses: list[tuple[str, Json]] = []
         """Pauses and their ends, as stored."""
@@ -137,6 +139,17 @@ class Follower:
             f"{figure('step_s'):.0f} s · learner busy {figure('learner_busy'):.0%} · "
             f"{_waited(metrics)}{left} left{note}"
         )
+        if metrics.get("warnings"):
+            self._print_warnings(step)
+
+    def _print_warnings(self, step: int) -> None:
+        with suppress(StoreError), Store.read(self.folder) as store:
+            for _, _, data in store.event_rows(WARNING):
+                if data["step"] == step and (step, data["name"]) not in self._warned:
+                    self._warned.add((step, data["name"]))
+                    self._console.print(
+                        f"  [yellow]warning[/]  step {step}: {escape(data['message'])}"
+                    )
 
     def _spent(self, part: str) -> None:
         now = time.monotonic()

@@ -78,7 +78,7 @@ async def atrain(
         checks: whether to run preflight.
         on_event: told of what happens, for a progress display.
         learner: None: a process of its own for the policy's model.
-        tasks: None: uniform sampling.
+        tasks: None: the sampler that the settings name.
         host: settings of `Host`: backend, retries, ….
         about: more to store with the run (what started it).
         settings: fields of `TrainConfig` when `config` is None.

@@ -10,7 +10,8 @@
     critic            values of states, advantages of PPO             torch
     learner           owns weights and optimiser                    torch
     learner_process   the learner in a process of its own
-    sampler           which task comes next, as a function of a counter
+    sampler           which task comes next: uniform, band, curriculum
+    guards            tells when a run goes wrong, from its metrics
     buffer            pacing, finished samples, slow members
     trainer           what both loops share: admit, play, learn, checkpoint, resume
     synchronous, asynchronous   the two loops

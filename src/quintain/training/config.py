@@ -94,6 +94,11 @@ class TrainConfig(Record):
     """Steps between checkpoints; the first and the last step always have one."""
     eval_every: int = Field(default=10, ge=0)
     """Steps between evaluations, each of a checkpoint of its own; 0: before and after only."""
+    sampler: str = "uniform"
+    """Which task comes next: a name of the registry table `samplers` (`uniform`, `band`,
+    `curriculum`)."""
+    sampler_options: dict[str, Json] = Field(default_factory=dict)
+    """Arguments of the sampler, such as `low` and `high` of `band`."""
     task_pool: int = Field(default=10_000, gt=0)
     """Training tasks that are drawn from, at most: the first ones of the source."""
     seed: int = 0

@@ -89,6 +89,7 @@ class Counts:
             "tokens_trained": float(self.trained),
             "tokens_stale": float(self.stale),
             "share_stale": self.stale / max(1, self.loud),
+            "share_masked": 1 - self.trained / max(1, self.loud),
             "share_overlong": self.overlong / sampled,
             "share_cut": self.cut / sampled,
         }
@@ -97,6 +98,7 @@ class Counts:
             out["reward_std"] = float(known.std())
         if self.lengths:
             out["length_mean"] = float(np.mean(self.lengths))
+            out["length_median"] = float(np.median(self.lengths))
             out["length_max"] = float(max(self.lengths))
             out["rollout_s_mean"] = float(np.mean(self.durations))
             out["rollout_s_max"] = float(max(self.durations))

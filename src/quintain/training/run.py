@@ -18,7 +18,7 @@ from quintain.training.config import TrainConfig
 from quintain.training.contracts import AsyncLearner, OnCheckpoint, TrainedPolicy
 from quintain.training.learner_process import local_learner
 from quintain.training.restarts import LastingLearner
-from quintain.training.sampler import TaskSampler, Uniform
+from quintain.training.sampler import TaskSampler, make_sampler
 from quintain.training.synchronous import train_synchronously
 from quintain.training.trainer import Trainer
 
@@ -41,7 +41,7 @@ async def run_training(
         on_checkpoint: see `contracts.OnCheckpoint`.
         learner: None: one for the policy's model in a process of its own, started again when it
             dies.
-        tasks: None: the environment's training tasks, uniformly.
+        tasks: None: the sampler that the settings name, over the environment's training tasks.
 
     Returns:
         The trainer at its last step.
@@ -52,7 +52,13 @@ async def run_training(
     """
     policy = trainable(host.policy)
     if tasks is None:
-        tasks = Uniform(host.environment.tasks, config.seed, config.task_pool)
+        tasks = make_sampler(
+            config.sampler,
+            host.environment.tasks,
+            config.seed,
+            config.task_pool,
+            config.sampler_options,
+        )
     if config.sampling is not None:
         host.sampling = config.sampling
     sampling = host.sampling or host.environment.sampling

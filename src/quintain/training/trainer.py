@@ -31,6 +31,7 @@ from quintain.training.contracts import AsyncLearner, OnCheckpoint, TrainedPolic
 from quintain.training.evaluations import Evaluations
 from quintain.training.faults import FaultWatch, Slots
 from quintain.training.groups import Group, rewards_of
+from quintain.training.guards import WARNING, Watch
 from quintain.training.sampler import TaskSampler, refuse_unless_train
 from quintain.training.timeline import SCOPE, Timeline
 from quintain.trajectory import TRAIN, Trajectory
@@ -95,6 +96,9 @@ class Trainer:
         self.step_began = time.monotonic()
         self.playing: dict[int, Playing] = {}
         """Groups that are being played, by number."""
+        self.drawn: dict[int, Task] = {}
+        """Tasks of groups that have not been played to their end, by the group's number."""
+        self.watch = Watch()
         self._noting: asyncio.Task[None] | None = None
         self._called_again = 0
 
@@ -117,6 +121,8 @@ class Trainer:
                 )
             self.pending.extend(self.store.groups(consumed=False))
             self.partial = {int(k): places for k, places in last.state["partial"].items()}
+            self.tasks.restore(last.state.get("tasks", {}))
+            self._look_back()
             await self.store.event(
                 "training.resumed",
                 {"step": last.step, "groups_given_back": given_back, "pending": len(self.pending)},
@@ -132,6 +138,15 @@ class Trainer:
         await self._finish_evaluations()
         self.step_began = time.monotonic()
         self.timeline.step()
+
+    def _look_back(self) -> None:
+        """Shows the guards the steps of former processes."""
+        steps: dict[int, dict[str, float | None]] = {}
+        for step, name, value in self.store.metric_rows():
+            if step <= self.step:
+                steps.setdefault(step, {})[name] = value
+        for step in sorted(steps):
+            self.watch.see(steps[step])
 
     async def _finish_evaluations(self) -> None:
         """Those of checkpoints whose evaluation was cut off in a former process."""
@@ -149,9 +164,11 @@ class Trainer:
             return self.pending.popleft()
         task = self.tasks.draw(self.admitted)
         self.admitted += 1
-        return await self.store.admit_group(
+        row = await self.store.admit_group(
             self.host.environment.name, task.id, self.config.group_size, self.version
         )
+        self.drawn[row.id] = task
+        return row
 
     def task_of(self, row: GroupRow) -> Task:
         """What the members of a group play.
@@ -159,10 +176,7 @@ class Trainer:
         Raises:
             TrainingError: it is not for training.
         """
-        # Numbers are given in the order of the draws, so the number says the task.
-        task = self.tasks.draw(row.id - 1)
-        if task.id != row.task_id:
-            task = self.host.environment.tasks.get(row.task_id)
+        task = self.drawn.get(row.id) or self.host.environment.tasks.get(row.task_id)
         refuse_unless_train(task)
         return task
 
@@ -207,6 +221,7 @@ class Trainer:
             )
         finally:
             del self.playing[row.id]
+            self.drawn.pop(row.id, None)
         return Group(row.id, tuple(trajectories))
 
     # --- learning ----------------------------------------------------------------------------
@@ -237,6 +252,9 @@ class Trainer:
         metrics.update(more or {})
         metrics["groups_filtered"] = float(len(filtered))
         metrics["calls_repeated"], self._called_again = float(self._called_again), 0
+        metrics["share_filtered"] = len(filtered) / max(1, len(groups) + len(filtered))
+        for group in (*groups, *filtered):
+            self._seen(group)
         loud = sum(group.signal for group in groups)
         quiet = loud < self.config.signal_needed * len(groups)
         metrics["skipped_quiet"] = float(quiet)
@@ -263,6 +281,12 @@ class Trainer:
             await self.checkpoint()
             self._wait()
 
+    def _seen(self, group: Group) -> None:
+        """Tells the sampler how the members did that are trained now."""
+        known = [t for _, t in group.members if t.reward is not None]
+        if known:
+            self.tasks.seen(known[0].task_id, [t.reward for t in known if t.reward is not None])
+
     def _wait(self) -> None:
         self.timeline.learner("rollouts" if self.faults.going.is_set() else "paused")
 
@@ -274,7 +298,13 @@ class Trainer:
 
     async def _note(self, step: int, metrics: Metrics, consumed: Sequence[int]) -> None:
         """Writes down what a step has done; the next one may have begun."""
-        await self.store.metrics(step, metrics)
+        warnings = self.watch.see(metrics)
+        for warned in warnings:
+            logger.warning("step %d: %s", step, warned.message)
+            await self.store.event(
+                WARNING, {"step": step, "name": warned.name, "message": warned.message}
+            )
+        await self.store.metrics(step, {**metrics, "warnings": float(len(warnings))})
         await self.store.consume_groups(consumed, step)
         for second, values in self.timeline.bins():
             await self.store.metrics(second, values, scope=SCOPE)
@@ -328,7 +358,10 @@ class Trainer:
             step=self.step,
             path=folder,
             hash=published.hash,
-            state={"partial": {str(ticket): places for ticket, places in self.partial.items()}},
+            state={
+                "partial": {str(ticket): places for ticket, places in self.partial.items()},
+                "tasks": self.tasks.state(),
+            },
         )
         for old in sorted(folder.parent.glob("step_*"))[:-KEEP_OPTIMISERS]:
             (old / "optimiser.safetensors").unlink(missing_ok=True)

@@ -44,6 +44,10 @@ FIRST_METRICS = (
     "ess",
     "staleness_mean",
     "share_stale",
+    "share_masked",
+    "share_filtered",
+    "ratio_max",
+    "clipped_high",
     "grad_norm",
     "loss",
     "length_mean",
@@ -321,6 +325,8 @@ def _metric_charts(store: Store) -> list[Markup]:
 
 def _warnings(evals: Sequence[EvalView], training: Scores, store: Store) -> list[str]:
     out = [f"{_label(view)}: {text}" for view in evals for text in view.scores.warnings]
+    latest = {data["name"]: data for _, _, data in store.event_rows("training.warning")}
+    out.extend(f"training, step {data['step']}: {data['message']}" for data in latest.values())
     planned = {
         (data["purpose"], data["environment"]): data.get("planned")
         for _, _, data in store.event_rows("eval.begun")
