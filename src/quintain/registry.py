@@ -176,6 +176,7 @@ verifiers = Registry(
         "similarity": "quintain.verifiers.rules:Similarity",
         "rules": "quintain.verifiers.rules:Rules",
         "smt": "quintain.verifiers.smt:Smt",
+        "lean": "quintain.verifiers.proof_lean:Lean",
         "proof": "quintain.verifiers.proof:Proof",
         "flag": "quintain.verifiers.flag:Flag",
         "unseen_data": "quintain.verifiers.unseen:UnseenData",
