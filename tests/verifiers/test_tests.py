@@ -133,7 +133,7 @@ def test_values_are_compared_by_exact_type(expected, result, passed):
     except TypeError:
         assert not passed
         return
-    assert values_agree(suite, expected, unpack(sent.encode())) is passed
+    assert values_agree(suite, suite.cases[0], unpack(sent.encode())) is passed
 
 
 class Liar(int):
@@ -155,7 +155,9 @@ class Nothing:
 def test_objects_of_the_candidate_never_take_part_in_a_comparison():
     assert type(unpack(json.dumps(runner.to_plain(Liar(3))).encode())) is int
     suite = Suite(entry_point="f", cases=[{"input": [], "expected": 5}])
-    assert not values_agree(suite, 5, unpack(json.dumps(runner.to_plain(Liar(3))).encode()))
+    assert not values_agree(
+        suite, suite.cases[0], unpack(json.dumps(runner.to_plain(Liar(3))).encode())
+    )
     with pytest.raises(TypeError, match="not plain data"):
         runner.to_plain(Nothing())
 
@@ -215,7 +217,7 @@ def test_outputs_are_compared_as_declared(compare, expected, printed, passed):
     suite = Suite(
         cases=[{"stdin": "", "stdout": expected}], compare=compare, tolerance={"rel": 1e-6}
     )
-    assert outputs_agree(suite, expected, printed.encode()) is passed
+    assert outputs_agree(suite, suite.cases[0], printed.encode()) is passed
 
 
 PROGRAMS = {

@@ -54,6 +54,33 @@ def from_task(value: Json) -> Plain:
     raise NotPlain(f"unknown tag {tag!r}; known: $tuple, $set, $dict, $bytes, $float")
 
 
+def to_task(value: Plain) -> Json:
+    """A plain value in the notation of a task's JSON.
+
+    Raises:
+        NotPlain: it has none (a complex number).
+    """
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else {"$float": str(value)}
+    if isinstance(value, list):
+        return [to_task(item) for item in value]
+    if isinstance(value, tuple):
+        return {"$tuple": [to_task(item) for item in value]}
+    if isinstance(value, set):
+        return {"$set": sorted((to_task(item) for item in value), key=repr)}
+    if isinstance(value, bytes):
+        return {"$bytes": value.hex()}
+    if isinstance(value, dict):
+        plain = all(isinstance(key, str) for key in value)
+        tagged = len(value) == 1 and plain and next(iter(value)).startswith("$")
+        if plain and not tagged:
+            return {key: to_task(item) for key, item in value.items()}
+        return {"$dict": [[to_task(key), to_task(item)] for key, item in value.items()]}
+    raise NotPlain(f"a {type(value).__name__} has no notation")
+
+
 def pack(value: Plain) -> Json:
     """A plain value as the runner's tagged JSON."""
     if isinstance(value, bool | str) or value is None:

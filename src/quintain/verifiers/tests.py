@@ -16,17 +16,23 @@ import json
 import random
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from quintain.errors import ConfigError, VerifierError, boundary
+from quintain.errors import ConfigError, TaskError, VerifierError, boundary
 from quintain.protocols import ExecResult, JudgeContext, Sandbox
 from quintain.record import derive_seed
 from quintain.task import SandboxSpec, Task
 from quintain.verdict import Check, Kind, Verdict
 from quintain.verifiers import runner_protocol as protocol
 from quintain.verifiers.artifacts import candidate_file
-from quintain.verifiers.cases import FunctionCase, Suite, outputs_agree, values_agree
+from quintain.verifiers.cases import (
+    FunctionCase,
+    Suite,
+    checked_bytes,
+    outputs_agree,
+    values_agree,
+)
 from quintain.verifiers.fences import fenced_code as fenced_code
 from quintain.verifiers.plain import NotPlain, from_task, pack, unpack
 from quintain.verifiers.projects.judge import Limits, judge_project
@@ -54,6 +60,8 @@ class _Tally:
     cpu_s: float = 0.0
     wall_s: float = 0.0
     failure: Check | None = None
+    unchecked: list[tuple[_Case, bytes]] = field(default_factory=list)
+    """Answers that wait for the suite's checker."""
 
     def fail(self, case: _Case | None, why: str) -> None:
         name = "suite" if case is None else f"case {case.number}"
@@ -213,6 +221,8 @@ class Tests:
             while done < len(cases) and tally.failure is None:
                 chunk = cases[done : done + self._chunk_size(tally)]
                 await self._run_chunk(context, suite, code, chunk, room, tally)
+                if suite.checker is not None:
+                    await self._check_answers(context, suite, suite.checker, tally)
                 done = tally.passed
         finally:
             await room.close()
@@ -270,10 +280,76 @@ class Tests:
                 tally.fail(case, why)
                 return
             tally.passed += 1
+            if suite.checker is not None:
+                tally.unchecked.append((case, answer.data))
             if tally.wall_s > self.total_s:
                 tally.fail(case, f"all cases together took more than {self.total_s:g} s")
                 return
         self._account(chunk, answers, result, left_s < own_s, tally)
+
+    async def _check_answers(
+        self, context: JudgeContext, suite: Suite, checker: str, tally: _Tally
+    ) -> None:
+        """Asks the checker about the answers of a chunk, in a clean room of its own.
+
+        Raises:
+            TaskError: the checker refuses an expected value.
+            VerifierError: its room could not run it.
+        """
+        waiting, tally.unchecked = tally.unchecked, []
+        for place, (case, data) in enumerate(waiting):
+            why = await self._checked(context, suite, checker, case, data)
+            if why:
+                tally.passed -= len(waiting) - place
+                tally.fail(case, why)
+                return
+
+    async def _checked(
+        self, context: JudgeContext, suite: Suite, checker: str, case: _Case, data: bytes
+    ) -> str:
+        declared = suite.cases[case.number]
+        try:
+            output = unpack(data) if isinstance(declared, FunctionCase) else data
+            given, expected, said = checked_bytes(declared, output)
+        except NotPlain as error:
+            return str(error)
+        job = {
+            "mode": "function",
+            "code": checker,
+            "entry_point": "check",
+            "cpu_s": self.cpu_s,
+            "wall_s": self.wall_s,
+            "max_bytes": self.max_output_bytes,
+            "total_bytes": 1_000_000,
+        }
+        calls = ([given, expected, expected], [given, expected, said])
+        frames = [json.dumps(job).encode(), *(json.dumps(pack(call)).encode() for call in calls)]
+        left = context.deadline - time.monotonic()
+        if left <= 0:
+            raise VerifierError(f"{self.name}: no time is left for the checker")
+        room = await context.open_sandbox(self.sandbox or SandboxSpec())
+        try:
+            result = await room.exec(
+                [self.python, "-I", "-c", protocol.SOURCE],
+                stdin=b"".join(protocol.framed(frame) for frame in frames),
+                timeout_s=min(left, START_S + 2 * self.wall_s),
+            )
+        finally:
+            await room.close()
+        answers = protocol.read(result.stdout)
+        if not answers:
+            raise VerifierError(
+                f"{self.name}: the checker did not start: {result.error_text[-500:]}"
+            )
+        words = [_said(answer) for answer in answers[1:]]
+        if words[:1] != ["True"]:
+            raise TaskError(
+                f"task {context.task.id!r}: the checker does not accept what case {case.number} "
+                f"expects: {' '.join(words[:1])[-300:]}"
+            )
+        if words[1:] == ["True"]:
+            return ""
+        return f"the checker says {' '.join(words[1:])[-300:] or 'nothing'}"
 
     def _account(
         self,
@@ -308,15 +384,28 @@ class Tests:
             reason = protocol.REASONS.get(answer.status, "no answer")
             return f"{reason} (exit code {answer.exit_code}): {said}" if said else reason
         expected = suite.cases[case.number]
+        if suite.checker is not None:
+            return ""
         if isinstance(expected, FunctionCase):
             try:
                 value = unpack(answer.data)
             except NotPlain as error:
                 return str(error)
-            right = values_agree(suite, expected.expected, value)
+            right = values_agree(suite, expected, value)
         else:
-            right = outputs_agree(suite, expected.stdout, answer.data)
+            right = outputs_agree(suite, expected, answer.data)
         return "" if right else "a wrong answer"
+
+
+def _said(answer: protocol.Answer) -> str:
+    """What a checker returned; why it did not."""
+    if answer.status != protocol.ANSWERED:
+        said = answer.data.decode("utf-8", "replace").strip()
+        return f"{protocol.REASONS.get(answer.status, 'no answer')}: {said}"
+    try:
+        return repr(unpack(answer.data))
+    except NotPlain as error:
+        return str(error)
 
 
 def _case_data(suite: Suite, number: int) -> bytes:
