@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from datetime import date
 from enum import StrEnum
 from typing import Any, Literal
@@ -99,6 +100,32 @@ class NetworkPolicy(Record):
         for entry in value:
             if not entry or any(letter in "/@?#%\\ \t\r\n" for letter in entry):
                 raise ValueError(f"expected a host name like 'example.org:443', got {entry!r}")
+            host, colon, port = entry.rpartition(":")
+            if not colon or entry.endswith("]"):
+                host, port = entry, ""
+            if colon and not entry.endswith("]") and not _is_port(port):
+                raise ValueError(f"{entry!r}: ports are numbers from 1 to 65535, got {port!r}")
+            if "*" in host.removeprefix("*.") or host == "*.":
+                raise ValueError(
+                    f"{entry!r}: '*' stands for names below a suffix, as in '*.example.org'; mode "
+                    "'open' lets every public host pass"
+                )
+        return value
+
+    @field_validator("hosts")
+    @classmethod
+    def _public(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for entry in value:
+            host = entry if entry.endswith("]") else entry.rpartition(":")[0] or entry
+            try:
+                address = ipaddress.ip_address(host.strip("[]"))
+            except ValueError:
+                continue  # a name: where it leads is found out at each request
+            if not address.is_global:
+                raise ValueError(
+                    f"{entry!r} is no public address: what is on this host or in a network of its "
+                    "own is listed in private_hosts"
+                )
         return value
 
     @field_validator("ports")
@@ -107,6 +134,17 @@ class NetworkPolicy(Record):
         if not value or not all(0 < port < 65536 for port in value):
             raise ValueError(f"ports are numbers from 1 to 65535, got {value!r}")
         return value
+
+
+def _is_port(text: str) -> bool:
+    return text.isascii() and text.isdigit() and 0 < int(text[:6]) < 65536
+
+
+def _refuse_text(value: Any, info: ValidationInfo) -> Any:
+    """A text in place of a list would be taken apart, or refused in words that help nobody."""
+    if isinstance(value, str | bytes):
+        raise ValueError(f"{info.field_name} is a list such as [{value!r}], got the text {value!r}")
+    return value
 
 
 class SandboxSpec(Record):
@@ -144,6 +182,8 @@ class SandboxSpec(Record):
     """Default wall-clock limit of one command."""
     max_output_bytes: int = Field(default=1_000_000, gt=0)
     """Of stdout and of stderr each; of more the middle is read, dropped and told."""
+
+    _lists = field_validator("packages", "apt", "setup", mode="before")(_refuse_text)
 
     @field_validator("workdir")
     @classmethod

@@ -44,6 +44,9 @@ def test_add_build_list_prune(quintain, store, base, tmp_path):
     listed = quintain("images", "list", "--json").json
     assert {name for row in listed for name in row["names"]} == {"mine", "built"}
     assert "dockerfile" in quintain("images").out
+    called_wrong = quintain("images", "prune", "buit", "mine")
+    assert (called_wrong.code, "did you mean built?" in called_wrong.err) == (2, True)
+    assert set(store.names()) == {"mine", "built"}, "nothing goes then"
     # A named image stays until it is named, or everything goes.
     assert quintain("images", "prune", "--days", "0", "--json").json == {}
     assert "built" in store.names()
@@ -57,21 +60,23 @@ def test_add_build_list_prune(quintain, store, base, tmp_path):
 def test_what_is_used_is_not_removed(quintain, store, base):
     async def main():
         backend = NativeBackend(allow_weaker=True)
-        text = f"FROM {base}\nCOPY <<EOF /made\nx\nEOF\n"
+        text = f"FROM {base}\nCOPY --chmod=755 <<EOF /made\nx\nEOF\n"
         try:
             box = await backend.open(SandboxSpec(dockerfile=text, workdir="/w"))
         except IsolationError as error:
             pytest.skip(f"no native sandbox here: {error}")
         key = store.entries()[0].key
         held = await asyncio.to_thread(quintain, "images", "prune", "--all", "--json")
+        shown = await asyncio.to_thread(quintain, "images", "prune", key[:8])
         rows = await asyncio.to_thread(quintain, "images", "list", "--json")
         assert await box.read("/made") == b"x\n"
         await box.close()
         await backend.close()
-        return key, held.json, rows.json
+        return key, held.json, rows.json, shown.err
 
-    key, held, rows = asyncio.run(main())
+    key, held, rows, told = asyncio.run(main())
     assert held == {}
+    assert "a running sandbox uses it" in told
     assert [(row["key"], row["in_use"]) for row in rows] == [(key, True)]
     assert list(quintain("images", "prune", key[:8], "--json").json) == [key]
 
@@ -93,6 +98,7 @@ def test_what_died_halfway_is_removed(quintain, store):
         (("add", "x", "/no/such"), "found nothing there"),
         (("build",), "build debian"),
         (("frobnicate",), "list"),
+        (("prune", "no-such"), "no image has the name or key 'no-such'"),
     ],
 )
 def test_misuse(quintain, store, words, told):

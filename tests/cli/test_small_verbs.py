@@ -57,8 +57,8 @@ def test_doctor_tries_the_sandbox(quintain):
     assert called.json["recommendation"][0]["for"].startswith("training")
     assert "sandbox native" in quintain("doctor", "--sandbox", "native").out
     called = quintain("doctor", "--sandbox", "nativ")
-    assert called.code == 1
-    assert "did you mean native" in called.out
+    assert called.code == 2, "a misspelt name is no finding"
+    assert "did you mean native" in called.err
 
 
 def test_export_and_report_of_a_run(quintain, here):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import os
 import shutil
 import subprocess
 import tempfile
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -35,6 +38,35 @@ async def box(backend):
     box = await backend.open(SandboxSpec())
     yield box
     await box.close()
+
+
+@pytest.fixture
+def index(tmp_path, monkeypatch):
+    """A folder of wheels instead of an index, by the host's own pip configuration."""
+    folder = tmp_path / "index"
+    folder.mkdir()
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+
+    def add(name, version="1.0", content="VALUE = 1\n", needs=(), script=""):
+        files = {f"{name}.py": content}
+        info = f"{name}-{version}.dist-info"
+        files[f"{info}/METADATA"] = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n" + (
+            "".join(f"Requires-Dist: {one}\n" for one in needs)
+        )
+        files[f"{info}/WHEEL"] = "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        if script:
+            files[f"{info}/entry_points.txt"] = f"[console_scripts]\n{script} = {name}:main\n"
+        record = ""
+        for path, text in files.items():
+            hashed = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=")
+            record += f"{path},sha256={hashed.decode()},{len(text.encode())}\n"
+        files[f"{info}/RECORD"] = record + f"{info}/RECORD,,\n"
+        with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
+            for path, text in files.items():
+                wheel.writestr(path, text)
+
+    return add
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from quintain.errors import ConfigError
 from quintain.sandbox.asked import check_command
 from quintain.sandbox.native import NativeBackend
-from quintain.task import SandboxSpec
+from quintain.task import NetworkPolicy, SandboxSpec
 from quintain.verifiers.function import verifier
 
 WRONG = [
@@ -63,3 +63,35 @@ def test_a_clean_room_is_a_list_of_files(wrong):
 
     with pytest.raises(ConfigError, match="clean_room is a list"):
         verifier(judge, clean_room=wrong)
+
+
+@pytest.mark.parametrize("field", ["packages", "apt", "setup"])
+def test_a_text_in_place_of_a_list_is_refused_in_plain_words(field):
+    with pytest.raises(ValueError, match=rf"{field} is a list such as \['numpy'\], got the text"):
+        SandboxSpec(**{field: "numpy"})
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"hosts": ("10.0.0.1",)}, "'10.0.0.1' is no public address.*private_hosts"),
+        ({"hosts": ("127.0.0.1:80",)}, "is no public address"),
+        ({"hosts": ("[::1]:80",)}, "is no public address"),
+        ({"hosts": ("[fd00::1]",)}, "is no public address"),
+        ({"hosts": ("site.test:99999",)}, "ports are numbers from 1 to 65535, got '99999'"),
+        ({"private_hosts": ("site.test:0",)}, "ports are numbers"),
+        ({"hosts": ("site.test:",)}, "ports are numbers"),
+        ({"hosts": ("*",)}, "'\\*' stands for names below a suffix.*mode 'open'"),
+        ({"hosts": ("*.",)}, "stands for names below a suffix"),
+        ({"private_hosts": ("a.*.test:80",)}, "stands for names below a suffix"),
+    ],
+)
+def test_hosts_that_cannot_be_are_refused_by_name(fields, told):
+    with pytest.raises(ValueError, match=f"(?s){told}"):
+        NetworkPolicy(**fields)
+
+
+def test_hosts_that_can_be_are_taken():
+    hosts = ("example.org", "*.example.org:8443", "1.1.1.1", "[2606:4700::1111]:443")
+    assert NetworkPolicy(hosts=hosts).mode == "allowlist"
+    NetworkPolicy(private_hosts=("10.0.0.1", "127.0.0.1:80", "[::1]:80", "localhost:1"))

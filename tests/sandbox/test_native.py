@@ -257,3 +257,16 @@ async def test_the_supervisor_tells_nothing_of_the_host(backend):
     assert b"/" not in lines
     assert lines.count(b"quintain") == 2
     await box.close()
+
+
+async def test_a_closed_backend_says_so(backend):
+    box = await backend.open(SandboxSpec())
+    await backend.close()
+    with pytest.raises(
+        SandboxError, match="the native backend was closed: make a new one"
+    ) as found:
+        await backend.open(SandboxSpec())
+    assert not found.value.retryable
+    with pytest.raises(SandboxError):
+        await box.exec(["true"])
+    await backend.close()

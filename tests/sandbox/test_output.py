@@ -19,7 +19,7 @@ async def test_capture(limit, over):
     writing = asyncio.to_thread(lambda: os.write(capture.write_end, data[:30_000]))
     await writing
     for at in range(30_000, len(data), 30_000):
-        while capture._total < at:
+        while capture._kept._total < at:
             await asyncio.sleep(0)
         os.write(capture.write_end, data[at : at + 30_000])
     os.close(capture.write_end)

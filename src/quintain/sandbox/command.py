@@ -75,46 +75,41 @@ class Ended:
         return code, ("pids" if code and self.refused else ""), b""
 
 
-class Capture:
-    """Reads a pipe to its end and keeps its head and tail, at most `limit` bytes in all.
+_PLACES: dict[int, Literal["fork", "folder", "program"]] = {
+    wire.AT_FORK: "fork",
+    wire.AT_CHDIR: "folder",
+    wire.AT_EXEC: "program",
+}
 
-    What is between them is read, counted and dropped, so that a flood neither blocks its writer nor
-    fills the owner's memory.
-    """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, limit: int) -> None:
-        self._loop = loop
+def ended(record: bytes) -> Ended:
+    """What a minder's record (`wire.STATUS`) says."""
+    status, error, where, flags, _, _, ooms, refused = wire.STATUS.unpack(record)
+    return Ended(
+        status=status,
+        error=error,
+        at=_PLACES.get(where, ""),
+        timed_out=bool(flags & wire.TIMED_OUT),
+        ooms=ooms,
+        refused=refused,
+    )
+
+
+class Kept:
+    """The head and the tail of an output, at most `limit` bytes in all; the middle is counted."""
+
+    def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._fd, self.write_end = os.pipe2(os.O_CLOEXEC)
-        os.set_blocking(self._fd, False)
-        self._head = bytearray()
-        self._tail = bytearray()
+        self._head, self._tail = bytearray(), bytearray()
         self._total = 0
-        self._open = True
-        loop.add_reader(self._fd, self._readable)
+        self._whole = True
+        """Whether everything so far came."""
 
-    @property
-    def truncated(self) -> bool:
-        """Whether there was more than is kept."""
-        return self._total > self._limit
-
-    @property
-    def data(self) -> bytes:
-        """What is kept: everything, or head, mark and tail."""
-        if not self.truncated:
-            return bytes(self._head + self._tail)
-        head, mark, tail = cut(self._total, self._limit)
-        return bytes(self._head[:head] + mark + self._tail[len(self._tail) - tail :])
-
-    def _take(self) -> int:
-        try:
-            data = os.read(self._fd, CHUNK)
-        except BlockingIOError:
-            return -1
-        taken = len(data)
-        self._total += taken
+    def add(self, data: bytes) -> None:
+        """What came next."""
+        self._total += len(data)
         room = self._limit // 2 - len(self._head)
-        if room > 0:
+        if room > 0 and self._whole:
             self._head += data[:room]
             data = data[room:]
         most = self._limit - self._limit // 2
@@ -122,7 +117,68 @@ class Capture:
         # Dropping a little at every read would move the rest each time.
         if len(self._tail) > 2 * most or (self.truncated and len(self._tail) > most + CHUNK):
             del self._tail[: len(self._tail) - most]
-        return taken
+
+    def skip(self, count: int) -> None:
+        """So many bytes did not come."""
+        if count:
+            self._total += count
+            self._whole = False
+            self._tail.clear()
+
+    @property
+    def truncated(self) -> bool:
+        """Whether there was more than is kept."""
+        return self._total > self._limit or not self._whole
+
+    @property
+    def data(self) -> bytes:
+        """What is kept: everything, or head, mark and tail."""
+        if not self.truncated:
+            return bytes(self._head + self._tail)
+        head, mark, tail = cut(max(self._total, self._limit + 1), self._limit)
+        if len(self._head) < head or len(self._tail) < tail:
+            head, tail = min(head, len(self._head)), min(tail, len(self._tail))
+            mark = MARK % (self._total - head - tail) if mark else b""
+        return bytes(self._head[:head] + mark + self._tail[len(self._tail) - tail :])
+
+    def take(self) -> tuple[bytes, bool]:
+        """What came since the last time, and whether it was cut."""
+        found = self.data, self.truncated
+        self.__init__(self._limit)  # type: ignore[misc]
+        return found
+
+
+class Capture:
+    """Reads a pipe to its end; of a long output the middle is dropped (`Kept`).
+
+    It is read all the same, so that a flood neither blocks its writer nor fills the owner's memory.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, limit: int) -> None:
+        self._loop = loop
+        self._kept = Kept(limit)
+        self._fd, self.write_end = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(self._fd, False)
+        self._open = True
+        loop.add_reader(self._fd, self._readable)
+
+    @property
+    def truncated(self) -> bool:
+        """Whether there was more than is kept."""
+        return self._kept.truncated
+
+    @property
+    def data(self) -> bytes:
+        """What is kept: everything, or head, mark and tail."""
+        return self._kept.data
+
+    def _take(self) -> int:
+        try:
+            data = os.read(self._fd, CHUNK)
+        except BlockingIOError:
+            return -1
+        self._kept.add(data)
+        return len(data)
 
     def _readable(self) -> None:
         if self._take() == 0:
@@ -140,9 +196,7 @@ class Capture:
     def take(self) -> tuple[bytes, bool]:
         """What came since the last time, and whether it was cut; the pipe stays open."""
         self.drain()
-        found = self.data, self.truncated
-        self._head, self._tail, self._total = bytearray(), bytearray(), 0
-        return found
+        return self._kept.take()
 
     def finish(self) -> None:
         """Takes what is still in the pipe (nobody writes any more) and closes it."""

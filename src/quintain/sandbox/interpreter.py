@@ -1,4 +1,4 @@
-"""A persistent Python in a native sandbox: names, modules and the working folder stay.
+"""A persistent Python in a sandbox: names, modules and the working folder stay.
 
 The interpreter runs `repl.py` as one long command of the sandbox. At a timeout it gets SIGINT and
 what it started since the cell began is killed; where that ends the cell, everything defined so far
@@ -17,20 +17,17 @@ import os
 import signal
 import time
 from functools import cache
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from quintain.errors import SandboxError
 from quintain.protocols import PythonResult
-from quintain.sandbox import repl, wire
+from quintain.sandbox import repl
 from quintain.sandbox.asked import check_text, check_timeout
-from quintain.sandbox.attached import START_S, Attached
-
-if TYPE_CHECKING:
-    from quintain.sandbox.running import NativeSandbox
+from quintain.sandbox.attached import START_S, Attached, Attaching
 
 BOOT = "import sys; exec(sys.argv[2], r := {'__name__': 'repl'}); r['serve'](int(sys.argv[1]))"
 INTERRUPT_S = 1.0
-"""How long interrupted code may take to end before its interpreter is replaced."""
+"""Between two interrupts; the second unanswered one is the last (times its slowness)."""
 MAX_HEAD = 64
 
 
@@ -64,9 +61,9 @@ def _parse(data: bytes) -> tuple[int, str, str, bool] | None:
 
 
 class PythonSession:
-    """An interpreter whose state stays from cell to cell; made by `NativeSandbox.python`."""
+    """An interpreter whose state stays from cell to cell; made by a sandbox's `python`."""
 
-    def __init__(self, sandbox: NativeSandbox) -> None:
+    def __init__(self, sandbox: Attaching) -> None:
         self._sandbox = sandbox
         self._python: Attached | None = None
         self._turn = asyncio.Lock()
@@ -86,10 +83,11 @@ class PythonSession:
         if self._python is not None:
             return
         limit = self._sandbox.spec.max_output_bytes
-        python = Attached(self._sandbox, 2 * limit + (1 << 16))
+        python = self._sandbox.attach(2 * limit + (1 << 16))
+        start_s = START_S * python.slowness
         try:
             await python.start(["python3", "-c", BOOT, str(limit), _program()])
-            async with asyncio.timeout(START_S):
+            async with asyncio.timeout(start_s):
                 first = _parse(await python.answer(_length))
             if first is None:
                 await python.ended()
@@ -100,7 +98,7 @@ class PythonSession:
             python.close()
             if isinstance(error, SandboxError):
                 raise
-            raise SandboxError(f"Python did not start within {START_S:g} s") from error
+            raise SandboxError(f"Python did not start within {start_s:g} s") from error
         except BaseException:
             python.close()
             raise
@@ -116,11 +114,11 @@ class PythonSession:
             python = self._python
             began = time.monotonic()
             limit_s = self._sandbox.spec.exec_s if timeout_s is None else timeout_s
-            python.ask(code.encode("utf-8", "surrogateescape"), b"+")
             killed: Literal["", "timeout", "memory", "pids"] = ""
             value, error, was_cut = "", "", False
             try:
-                answer, timed_out = await self._answer(python, limit_s, began)
+                await python.ask(code.encode("utf-8", "surrogateescape"), b"+")
+                answer, timed_out = await self._answer(python, limit_s)
                 if timed_out:
                     await python.settle()
                 if answer is not None:
@@ -150,16 +148,16 @@ class PythonSession:
             )
 
     async def _answer(
-        self, python: Attached, limit_s: float, began: float
+        self, python: Attached, limit_s: float
     ) -> tuple[tuple[int, str, str, bool] | None, bool]:
         timed_out = False
-        for wait_s in (limit_s, INTERRUPT_S, INTERRUPT_S):
+        for wait_s in (limit_s, *[INTERRUPT_S] * round(2 * python.slowness)):
             try:
                 async with asyncio.timeout(wait_s):
                     return _parse(await python.answer(_length)), timed_out
             except TimeoutError:
                 timed_out = True
-                python.interrupt(signal.SIGINT, began)
+                await python.interrupt(signal.SIGINT)
         return None, True
 
     async def _end(
@@ -169,13 +167,12 @@ class PythonSession:
         if timed_out:
             await python.kill()
             return "timeout", "the code did not stop; the interpreter was killed, its state is lost"
-        record = await python.ended()
+        ended = await python.ended()
         self._sandbox.check()
-        status, _, _, _, _, _, ooms, refused = wire.STATUS.unpack(record)
-        code = os.waitstatus_to_exitcode(status)
+        code = os.waitstatus_to_exitcode(ended.status)
         killed: Literal["", "memory", "pids"] = ""
         if code:
-            killed = "memory" if ooms else "pids" if refused else ""
+            killed = "memory" if ended.ooms else "pids" if ended.refused else ""
         return killed, f"the interpreter ended with exit code {code}; its state is lost"
 
     async def close(self) -> None:

@@ -10,6 +10,7 @@ import platform
 import signal
 import struct
 import time
+from typing import NamedTuple
 
 libc = ctypes.CDLL(None, use_errno=True)
 _NEW = {
@@ -22,6 +23,8 @@ CALLS = {
 }
 ROUND_S, YOUNG_ROUNDS = 0.001, 200
 """Wait between rounds of killing, and how many rounds what is young gets."""
+HALF_TURN = 16_384
+"""More processes than are born within a few clock ticks, and no more than half of all PIDs."""
 CALL = CALLS.get(platform.machine(), CALLS["x86_64"])
 
 
@@ -152,19 +155,63 @@ def confine(program: bytes) -> None:
     prctl(22, 2, wanted)
 
 
-def kill_young(root: int, shell: int, young_ms: int) -> None:
-    """Kills what is below `root` and at most `young_ms` milliseconds old, but for one shell."""
-    oldest = time.clock_gettime(time.CLOCK_BOOTTIME) - young_ms / 1000
+class Moment(NamedTuple):
+    """Tells what was born before it from what was born after it.
+
+    The kernel gives out PIDs in turn, and starts in clock ticks: within the ticks of the moment
+    PIDs decide, outside them the ticks, so that it does not matter when PIDs begin anew.
+    """
+
+    before: int
+    """Clock ticks since boot."""
+    last: int
+    """The youngest PID then."""
+    after: int
+    """Clock ticks since boot."""
+
+    @classmethod
+    def now(cls) -> Moment:
+        """This one; a process of a few system calls is born for it.
+
+        Where none can be, whatever starts in these ticks comes after it.
+        """
+        before, pid = _ticks(), 0
+        with contextlib.suppress(BlockingIOError):
+            pid = os.fork()
+            if pid == 0:
+                os._exit(0)
+            os.waitpid(pid, 0)
+        return cls(before, pid, _ticks())
+
+    def precedes(self, pid: int, started: int) -> bool:
+        """Whether a process was born after it.
+
+        Args:
+            pid: of the process, as this one sees it.
+            started: clock ticks since boot, of `/proc/PID/stat`.
+        """
+        if not self.before <= started <= self.after:
+            return started > self.after
+        ahead = pid - self.last
+        return 0 < ahead < HALF_TURN or ahead < -HALF_TURN
+
+
+def _ticks() -> int:
+    return int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
+
+
+def kill_young(root: int, shell: int, since: Moment) -> None:
+    """Kills what was born below `root` after a moment, but for one shell."""
     for _ in range(YOUNG_ROUNDS):
-        if not kill_below(root, {shell}, int(oldest * os.sysconf("SC_CLK_TCK"))):
+        if not kill_below(root, {shell}, since):
             break
         time.sleep(ROUND_S)
 
 
-def kill_below(root: int, spared: set[int], oldest: int = 0) -> int:
-    """Kills the living below `root` that started at `oldest` (clock ticks since boot) or later.
+def kill_below(root: int, spared: set[int], since: Moment | None = None) -> int:
+    """Kills the living below `root`, or those that were born after a moment.
 
-    The spared and everything below them stay, but what is below a spared one counts when `oldest`
+    The spared and everything below them stay, but what is below a spared one counts when a moment
     is given: a shell lives on, its children do not. Returns how many were killed.
     """
     parents: dict[int, int] = {}
@@ -183,10 +230,12 @@ def kill_below(root: int, spared: set[int], oldest: int = 0) -> int:
     fresh = {root}
     while fresh:
         fresh = {pid for pid, parent in parents.items() if parent in fresh and pid not in found}
-        if not oldest:
+        if since is None:
             fresh -= spared
         found |= fresh
-    victims = [pid for pid in sorted(found - spared) if started[pid] >= oldest]
+    victims = sorted(found - spared)
+    if since is not None:
+        victims = [pid for pid in victims if since.precedes(pid, started[pid])]
     for pid in victims:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

@@ -165,10 +165,10 @@ class Link:
         """No answer to that question is expected any more."""
         self._answers.pop(number, None)
 
-    def tell(self, kind: int, number: int, body: bytes = b"") -> None:
+    def tell(self, kind: int, number: int, body: bytes = b"", fds: tuple[int, ...] = ()) -> None:
         """Sends a word that has no answer."""
         with contextlib.suppress(OSError):
-            self._channel.send(kind, number, body)
+            self._channel.send(kind, number, body, fds)
 
     def check(self) -> None:
         """Raises SandboxError if the supervisor is gone."""

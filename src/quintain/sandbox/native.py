@@ -32,6 +32,7 @@ from quintain.errors import (
 )
 from quintain.protocols import Probe
 from quintain.sandbox import build, cgroups, host, landlock, layout, probe, wire, zygote
+from quintain.sandbox.asked import refuse_closed
 from quintain.sandbox.images.builder import BuildLimits
 from quintain.sandbox.images.image import USERS, Image
 from quintain.sandbox.images.library import Library
@@ -90,6 +91,7 @@ class NativeBackend:
         self._starting = asyncio.Lock()
         self._numbers = 0
         self._started = 0
+        self._closed = False
 
     async def open(self, spec: SandboxSpec, *, snapshot: Snapshot | None = None) -> NativeSandbox:
         """A fresh sandbox; see `quintain.protocols.SandboxBackend.open`.
@@ -133,6 +135,7 @@ class NativeBackend:
             BuildError: it cannot be built; names the step and ends with its output.
             ConfigError: there is no such image, or the recipe is wrong.
         """
+        refuse_closed(self.name, self._closed)
         here = self._look()
         if self._images is None:
             self._images = Images(Library(rootless=here.rootless), self._open_build, self.build)
@@ -147,6 +150,8 @@ class NativeBackend:
         workshop: layout.Workshop | None = None,
         modules: tuple[str, ...] | None = None,
     ) -> NativeSandbox:
+        if image is not None and workshop is None:
+            await asyncio.to_thread(image.refuse_without_programs)
         spec = image.settle(spec) if image is not None else spec
         self._refuse_missing(missing := self._missing(here, spec, image))
         await prepare(spec.network)  # asks for what its presets need, once
@@ -283,6 +288,7 @@ class NativeBackend:
 
     async def close(self) -> None:
         """Ends every sandbox of this backend and its spawn servers."""
+        self._closed = True
         servers = [*self._servers.values(), *self._templates.values()]
         self._servers, self._templates = {}, {}
         images, self._images = self._images, None

@@ -9,18 +9,23 @@ import secrets
 import socket
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from quintain.errors import CapabilityError, IsolationError, SandboxError
 from quintain.protocols import ExecResult, Probe, Sandbox, SandboxBackend
 from quintain.record import Json
 from quintain.sandbox import filter as calls
-from quintain.sandbox import measure
+from quintain.sandbox import measure, sitting
 from quintain.sandbox.attacks import ATTACKS, Attack
 from quintain.sandbox.network import check
+from quintain.sandbox.sitting import Turn
 from quintain.task import SandboxSpec
 
+T = TypeVar("T")
 SPEC = SandboxSpec(memory_mb=64, disk_mb=16, max_pids=40, cpus=0.5, max_output_bytes=100_000)
 
 
@@ -81,6 +86,8 @@ async def probe(
 ) -> Probe:
     """Attacks a sandbox of the backend.
 
+    In a sitting of several (`sitting.py`) what there is no time for is named in the details.
+
     Args:
         backend: opens sandboxes even where a limit is missing.
         missing: limits known to be missing here, with the reason: not attacked.
@@ -89,12 +96,15 @@ async def probe(
         patience: how many times longer than usual an attack may take, on an emulated machine.
         spec: what to open.
     """
-    enforced: list[str] = []
     found = dict(missing)
     told = dict(details)
+    turn = sitting.turn()
     try:
-        sandbox = await backend.open(spec)
+        async with turn.limit():
+            sandbox = await backend.open(spec)
     except (SandboxError, OSError) as error:
+        if isinstance(error, TimeoutError) and not isinstance(error, SandboxError):
+            raise
         names = error.missing if isinstance(error, IsolationError) else ("namespaces",)
         return Probe(
             backend=backend.name,
@@ -103,43 +113,104 @@ async def probe(
             advice=advice or str(error),
             details=told,
         )
+    siege = _Siege(backend, sandbox, spec, patience, turn, found)
     try:
         with Target() as target:
-            for one in ATTACKS:
-                if one.wall in found:
-                    continue
-                try:
-                    run = await attack(sandbox, one, target.facts, patience)
-                except SandboxError:
-                    # Some end as a whole at a limit that an attack before this one hit.
-                    await sandbox.close()
-                    sandbox = await backend.open(spec)
-                    run = await attack(sandbox, one, target.facts, patience)
-                if one.held(run):
-                    enforced.append(one.wall)
-                else:
-                    found[one.wall] = _why(run)
+            await siege.attacks([one for one in ATTACKS if not one.alone], target)
+            await siege.allow_list(told)
+            async with turn.alone():
+                await siege.attacks([one for one in ATTACKS if one.alone], target)
+                await siege.sandbox.close()
+                await siege.measures(told)
     finally:
-        await sandbox.close()
-    try:
-        through = await check.allow_list(backend, spec, patience)
-    except (IsolationError, CapabilityError) as error:
-        told[check.WALL] = f"refused by name: {error}"
-    else:
-        if through:
-            found[check.WALL] = f"got through: {through}"
-        else:
-            enforced.append(check.WALL)
-    told["latency_ms"] = await measure.latency(backend, spec)
-    told["density"] = await measure.density(backend, spec, told["latency_ms"]["fresh_true"])
+        await siege.sandbox.close()
+    if siege.unmeasured:
+        told["not_measured"] = list(siege.unmeasured)
     return Probe(
         backend=backend.name,
         available=True,
-        enforced=tuple(enforced),
+        enforced=tuple(siege.enforced),
         missing=found,
         advice=advice if found else "",
         details=told,
     )
+
+
+@dataclass(slots=True)
+class _Siege:
+    """One probe under way."""
+
+    backend: SandboxBackend
+    sandbox: Sandbox
+    spec: SandboxSpec
+    patience: float
+    turn: Turn
+    found: dict[str, str]
+    """Walls that do not hold, and why."""
+    enforced: list[str] = field(default_factory=list)
+    unmeasured: list[str] = field(default_factory=list)
+    """What there was no time for."""
+
+    async def attacks(self, attacks: Sequence[Attack], target: Target) -> None:
+        for one in attacks:
+            if one.wall in self.found:
+                continue
+            run = await self._in_time(one.wall, partial(self._attack, one, target))
+            if run is None:
+                continue
+            if one.held(run):
+                self.enforced.append(one.wall)
+            else:
+                self.found[one.wall] = _why(run)
+
+    async def _attack(self, one: Attack, target: Target) -> ExecResult:
+        try:
+            return await attack(self.sandbox, one, target.facts, self.patience)
+        except SandboxError:
+            # Some end as a whole at a limit that an attack before this one hit.
+            await self.sandbox.close()
+            self.sandbox = await self.backend.open(self.spec)
+            return await attack(self.sandbox, one, target.facts, self.patience)
+
+    async def allow_list(self, told: dict[str, Json]) -> None:
+        try:
+            through = await self._in_time(
+                check.WALL, lambda: check.allow_list(self.backend, self.spec, self.patience)
+            )
+        except (IsolationError, CapabilityError) as error:
+            told[check.WALL] = f"refused by name: {error}"
+            return
+        if through:
+            self.found[check.WALL] = f"got through: {through}"
+        elif through is not None:
+            self.enforced.append(check.WALL)
+
+    async def measures(self, told: dict[str, Json]) -> None:
+        times = await self._in_time(
+            "times", lambda: measure.latency(self.backend, self.spec, self.turn.left_s)
+        )
+        if times is None:
+            self.unmeasured.append("memory of one")
+            return
+        told["latency_ms"] = times
+        took_ms = times["fresh_true"]
+        memory = await self._in_time(
+            "memory of one", lambda: measure.density(self.backend, self.spec, took_ms)
+        )
+        if memory is not None:
+            told["density"] = memory
+
+    async def _in_time(self, what: str, work: Callable[[], Awaitable[T]]) -> T | None:
+        """The outcome; None, and a note, where the time is up first."""
+        if self.turn.left_s > 0:
+            try:
+                async with self.turn.limit():
+                    return await work()
+            except TimeoutError as error:
+                if isinstance(error, SandboxError):
+                    raise
+        self.unmeasured.append(what)
+        return None
 
 
 def _why(run: ExecResult) -> str:

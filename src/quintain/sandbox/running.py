@@ -8,14 +8,14 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from quintain.errors import CapabilityError, ConfigError, SandboxError, SandboxTimeout
 from quintain.protocols import Entry, ExecResult, Transfer
 from quintain.sandbox import layout, network, transfer, wire
 from quintain.sandbox.asked import check_command
-from quintain.sandbox.attached import Attached
-from quintain.sandbox.command import Capture, Ended, Feed, Report
+from quintain.sandbox.attached import Attached, NativeAttached
+from quintain.sandbox.command import Capture, Feed, Report, ended
 from quintain.sandbox.images.image import Image
 from quintain.sandbox.interpreter import PythonSession
 from quintain.sandbox.link import Link
@@ -37,12 +37,6 @@ FREEZE_S = 10.0
 WORD_S = 0.25
 INLINE_BYTES = 1 << 20
 """Longer files are read and written in a thread."""
-
-_PLACES: dict[int, Literal["fork", "folder", "program"]] = {
-    wire.AT_FORK: "fork",
-    wire.AT_CHDIR: "folder",
-    wire.AT_EXEC: "program",
-}
 
 
 class NativeSandbox:
@@ -74,7 +68,7 @@ class NativeSandbox:
         self._loop = asyncio.get_running_loop()
         self._turnstile = Turnstile()
         self._sessions = 0
-        self.attached: set[Attached] = set()
+        self.attached: set[NativeAttached] = set()
         """Running processes of sessions."""
         self._env = layout.environment(spec, image)
         self._gate: Gate | None = None
@@ -232,6 +226,20 @@ class NativeSandbox:
     def check(self) -> None:
         """Raises SandboxError if the sandbox is broken."""
         self.link.check()
+
+    def attach(self, max_answer_bytes: int) -> Attached:
+        """A process for a session, to be started."""
+        return NativeAttached(self, max_answer_bytes)
+
+    async def discard(self, path: str) -> None:
+        """Removes a file, if it is there and may be removed."""
+        try:
+            os.close(await self.open_file(path, wire.TAKE))
+        except SandboxError:
+            raise
+        except OSError:
+            # A command removed it itself.
+            return
 
     async def session(self) -> ShellSession:
         """A persistent shell; several may run side by side.
@@ -468,22 +476,13 @@ def _result(
     wall_s: float,
     truncated: bool,
 ) -> ExecResult:
-    status, error, where, flags, cpu_us, _, ooms, refused = wire.STATUS.unpack(record)
-    ended = Ended(
-        status=status,
-        error=error,
-        at=_PLACES.get(where, ""),
-        timed_out=bool(flags & wire.TIMED_OUT),
-        ooms=ooms,
-        refused=refused,
-    )
-    exit_code, killed, words = ended.read(argv[0], cwd)
+    exit_code, killed, words = ended(record).read(argv[0], cwd)
     return ExecResult(
         exit_code=exit_code,
         stdout=out.data,
         stderr=err.data + words,
         wall_s=wall_s,
-        cpu_s=cpu_us / 1e6,
+        cpu_s=wire.STATUS.unpack(record)[4] / 1e6,
         killed=killed,
         truncated=truncated,
     )

@@ -1,12 +1,13 @@
-"""A persistent shell in a native sandbox: the working folder, variables, functions and jobs stay.
+"""A persistent shell in a sandbox: the working folder, variables, functions and jobs stay.
 
 The shell runs as one long command of the sandbox and sources one script after the other (see
 `attached.py`); between them the owner keeps reading its output, so background jobs never block, and
 what they print shows with the next command, as in a terminal.
 
-At a timeout the supervisor signals the shell (whose trap returns from the script) and kills what
-was started since the command began, so earlier background jobs stay. A shell that does not answer
-even then, or that exited, is ended with its whole tree; the next command gets a new one.
+At a timeout the sandbox's first process signals the shell (whose trap returns from the script) and
+kills what was started since the command began, so earlier background jobs stay. A shell that does
+not answer even then, or that exited, is ended with its whole tree; stderr says so, and the next
+command gets a new one.
 
 The exit code is the shell's own word. A judge that must not be lied to uses `exec`, whose status
 comes from waitpid.
@@ -18,16 +19,12 @@ import asyncio
 import os
 import signal
 import time
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from quintain.errors import SandboxError
 from quintain.protocols import ExecResult
-from quintain.sandbox import wire
 from quintain.sandbox.asked import check_text, check_timeout
-from quintain.sandbox.attached import START_S, Attached
-
-if TYPE_CHECKING:
-    from quintain.sandbox.running import NativeSandbox
+from quintain.sandbox.attached import START_S, Attached, Attaching
 
 LOOP = """
 trap 'return 124' USR1
@@ -39,8 +36,9 @@ done
 """
 SHELLS = (("bash", "--noprofile", "--norc"), ("sh",))
 INTERRUPT_S = 1.0
-"""How long an interrupted shell may take to answer before it is replaced."""
+"""Between two interrupts; the second unanswered one is the last (times its slowness)."""
 MAX_ANSWER_BYTES = 1 << 16
+LOST = "the shell {how}: what was set in it is lost, the next command gets a new one\n"
 
 
 def _line(data: bytearray) -> int:
@@ -48,9 +46,9 @@ def _line(data: bytearray) -> int:
 
 
 class ShellSession:
-    """A shell whose state stays from command to command; made by `NativeSandbox.session`."""
+    """A shell whose state stays from command to command; made by a sandbox's `session`."""
 
-    def __init__(self, sandbox: NativeSandbox, folder: str) -> None:
+    def __init__(self, sandbox: Attaching, folder: str) -> None:
         self._sandbox = sandbox
         self._folder = folder
         self._shell: Attached | None = None
@@ -70,10 +68,11 @@ class ShellSession:
             self._shell = None
             self.restarts += 1
         for argv in SHELLS if self._shell is None else ():
-            shell = Attached(self._sandbox, MAX_ANSWER_BYTES)
+            shell = self._sandbox.attach(MAX_ANSWER_BYTES)
+            start_s = START_S * shell.slowness
             try:
                 await shell.start([*argv, "-c", LOOP])
-                async with asyncio.timeout(START_S):
+                async with asyncio.timeout(start_s):
                     line = await shell.answer(_line)
                 if line.strip().isdigit():
                     shell.pid = int(line)
@@ -84,7 +83,7 @@ class ShellSession:
                 shell.close()
                 if isinstance(error, SandboxError):
                     raise
-                raise SandboxError(f"the shell did not start within {START_S:g} s") from error
+                raise SandboxError(f"the shell did not start within {start_s:g} s") from error
             except BaseException:
                 shell.close()
                 raise
@@ -109,9 +108,9 @@ class ShellSession:
                 await self._sandbox.write(given, stdin)
             began = time.monotonic()
             limit_s = self._sandbox.spec.exec_s if timeout_s is None else timeout_s
-            shell.ask(command.encode() + b"\n", f"{given}\n".encode())
             try:
-                code, killed = await self._outcome(shell, limit_s, began)
+                await shell.ask(command.encode() + b"\n", f"{given}\n".encode())
+                code, killed, lost = await self._outcome(shell, limit_s)
             except BaseException:
                 # Nobody will take its answer, which must not be the next command's.
                 self._shell = None
@@ -122,51 +121,44 @@ class ShellSession:
             if self._shell is None:
                 shell.close()
             if stdin:
-                await self._forget(given)
+                await self._sandbox.discard(given)
         return ExecResult(
             exit_code=code,
             stdout=out,
-            stderr=err,
+            stderr=err + lost.encode(),
             wall_s=wall_s,
             killed=killed,
             truncated=cut_out or cut_err,
         )
 
     async def _outcome(
-        self, shell: Attached, limit_s: float, began: float
-    ) -> tuple[int, Literal["", "timeout"]]:
+        self, shell: Attached, limit_s: float
+    ) -> tuple[int, Literal["", "timeout"], str]:
+        """Exit code, the limit that ended it, and words where the shell is lost."""
         killed: Literal["", "timeout"] = ""
         line: bytes | None = None
-        for wait_s in (limit_s, INTERRUPT_S, INTERRUPT_S):
+        for wait_s in (limit_s, *[INTERRUPT_S] * round(2 * shell.slowness)):
             try:
                 async with asyncio.timeout(wait_s):
                     line = await shell.answer(_line)
                 break
             except TimeoutError:
                 killed = "timeout"
-                shell.interrupt(signal.SIGUSR1, began)
+                await shell.interrupt(signal.SIGUSR1)
         if killed:
             await shell.settle()
         if line is not None and line.strip().isdigit():
-            return (124 if killed else int(line)), killed
+            return (124 if killed else int(line)), killed, ""
         self.restarts += 1
         self._shell = None
         if line is None:
             await shell.kill()
-            return -9, "timeout"
-        record = await shell.ended()
+            return -9, "timeout", LOST.format(how="did not stop and was killed")
+        ended = await shell.ended()
         self._sandbox.check()
-        return os.waitstatus_to_exitcode(wire.STATUS.unpack(record)[0]), killed
-
-    async def _forget(self, path: str) -> None:
-        """Removes a command's input."""
-        try:
-            os.close(await self._sandbox.open_file(path, wire.TAKE))
-        except SandboxError:
-            raise
-        except OSError:
-            # The command removed it itself.
-            return
+        code = os.waitstatus_to_exitcode(ended.status)
+        how = f"ended with exit code {code}" if code >= 0 else f"was killed by signal {-code}"
+        return code, killed, LOST.format(how=how)
 
     async def close(self) -> None:
         """Ends the shell and everything that it started; may be called twice."""

@@ -15,6 +15,7 @@ from typing import ClassVar
 from quintain.sandbox import wire
 from quintain.sandbox.kernel import (
     CALL,
+    Moment,
     check,
     die_with_parent,
     libc,
@@ -47,6 +48,8 @@ class Steps:
         self.rights = 0
         self.minders: dict[int, int] = {}
         """PID of a minder to the id of its command."""
+        self.asked: dict[int, Moment] = {}
+        """When a session's process, by the id of its command, was last asked for something."""
 
     def carry_out(self, plan: bytes) -> None:
         """Executes a plan; raises OSError naming the step that failed."""

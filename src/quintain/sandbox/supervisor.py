@@ -22,6 +22,7 @@ import warnings  # noqa: F401 - os.execvpe imports it, when no file can be found
 from quintain.sandbox import wire
 from quintain.sandbox.freeze import freeze, thaw
 from quintain.sandbox.kernel import (
+    Moment,
     close_from,
     confine,
     drop,
@@ -86,8 +87,10 @@ class Supervisor(Steps):
                 break
             if pid == 0:
                 break
-            if self.minders.pop(pid, None) is not None and status != 0:
-                abandoned = True
+            number = self.minders.pop(pid, None)
+            if number is not None:
+                self.asked.pop(number, None)
+                abandoned |= status != 0
         if abandoned:
             kill_tree(self, set(self.minders))
 
@@ -100,6 +103,9 @@ class Supervisor(Steps):
                 self._open(number, body)
             elif kind == wire.KILL:
                 self._kill(number, body)
+            elif kind == wire.ASK:
+                self.asked[number] = Moment.now()
+                os.write(fds[0], body)
             elif kind == wire.FREEZE:
                 self.stopped = freeze()
                 self._open_layer(number)
@@ -117,10 +123,11 @@ class Supervisor(Steps):
             if not body:
                 os.kill(pid, signal.SIGKILL)
                 continue
-            shell, number_of_signal, young_ms = wire.KILL_BODY.unpack(body)
+            shell, number_of_signal = wire.KILL_BODY.unpack(body)
             with contextlib.suppress(ProcessLookupError):
                 os.kill(shell, number_of_signal)
-            kill_young(pid, shell, young_ms)
+            if number in self.asked:
+                kill_young(pid, shell, self.asked[number])
 
     def _start(self, number: int, body: bytes, fds: list[int]) -> None:
         pid = os.fork()

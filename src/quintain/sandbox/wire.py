@@ -24,7 +24,7 @@ INIT, OPEN, CLOSE, RESET, TEMPLATE = 1, 2, 3, 4, 5
 # server -> owner
 READY, FAILED, GONE = 8, 9, 10
 # owner -> supervisor
-EXEC, FILE, KILL, FREEZE, THAW, FILLED = 16, 17, 18, 19, 20, 21
+EXEC, FILE, KILL, FREEZE, THAW, FILLED, ASK = 16, 17, 18, 19, 20, 21, 22
 # supervisor -> owner
 UP, BROKEN, OPENED, REFUSED, FILL = 32, 33, 34, 35, 36
 
@@ -41,9 +41,10 @@ EXEC_HEAD = struct.Struct("<IIIIII")
 Beside it: stdin, stdout, stderr, where the minder reports, and what the command gets as 4, 5, …"""
 FILE_HEAD = struct.Struct("<IIII")
 """What for (`READ`, `REPLACE`, `TAKE`, `FOLDER`), mode, uid, gid; then the path."""
-KILL_BODY = struct.Struct("<IIQ")
-"""Of a `KILL` that spares a shell: its PID inside, the signal that it gets, and how young (ms) the
-processes below its minder are that die; without a body the minder dies and all below it."""
+KILL_BODY = struct.Struct("<II")
+"""Of a `KILL` that spares a shell: its PID inside and the signal that it gets; what was born below
+its minder since the last `ASK` dies. Without a body the minder dies and all below it. `ASK` hands a
+session's process a word: the body, for the descriptor beside it."""
 READ, REPLACE, TAKE, FOLDER, PROC, LAYER = 0, 1, 2, 3, 4, 5
 """Read a file, write it anew, read it for the last time (its name goes), list a folder; look at a
 file or folder of `/proc`; list the writable layer (the path does not matter)."""

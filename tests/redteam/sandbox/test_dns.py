@@ -44,7 +44,10 @@ async def test_a_resolver_of_the_host(sandbox, unprotected, python):
     assert arrived == b""
 
 
-async def test_no_resolver_is_configured(sandbox, python):
+async def test_no_resolver_is_configured(sandbox, unprotected, python):
+    control = unprotected(python(LOOKUP.replace("sesame.example.org", "localhost"), inside=False))
+    assert control.stdout.startswith("found"), "a name that the host's own tables have"
+    assert unprotected(["cat", "/etc/resolv.conf"]).stdout, "and a resolver for the others"
     run = await sandbox.exec(python(LOOKUP, inside=True), timeout_s=30)
     assert run.text.startswith("no name:"), run
     assert (await sandbox.exec(["cat", "/etc/resolv.conf"])).text == ""

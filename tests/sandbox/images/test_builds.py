@@ -136,8 +136,18 @@ async def test_a_context(one_backend, tiny, tmp_path):
         assert await said(box, "/opt/src/deep/link; cat /out") == "ran\nran"
 
 
+async def test_an_image_without_programs_is_refused(one_backend, tmp_path):
+    """Everything asked of it would fail, and count against the candidate."""
+    (tmp_path / "image/etc").mkdir(parents=True)
+    (tmp_path / "image/etc/passwd").write_text("")
+    data = "FROM scratch\nCOPY <<EOF x\nhello\nEOF\n"
+    for spec in (SandboxSpec(image=str(tmp_path / "image")), SandboxSpec(dockerfile=data)):
+        with pytest.raises(ConfigError, match="the image holds no program"):
+            await one_backend.open(spec)
+
+
 async def test_scratch_needs_no_program(one_backend):
-    text = "FROM scratch\nWORKDIR /a/b\nCOPY <<EOF x\nhello\nEOF\n"
+    text = "FROM scratch\nWORKDIR /a/b\nCOPY --chmod=755 <<EOF x\nhello\nEOF\n"
     async with opened(one_backend, dockerfile=text) as box:
         assert await box.read("x") == b"hello\n"
         assert box.spec.workdir == "/a/b"

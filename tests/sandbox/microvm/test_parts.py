@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import struct
 import subprocess
@@ -12,8 +13,8 @@ from quintain.errors import CapabilityError, ConfigError, IsolationError
 from quintain.sandbox.images.image import Image, Tree, of_folder
 from quintain.sandbox.microvm import archive, frames, kernel, layers, layout, templates
 from quintain.sandbox.microvm.backend import MicrovmBackend
+from quintain.sandbox.microvm.guest import Running
 from quintain.sandbox.microvm.machine import Hardware
-from quintain.sandbox.microvm.output import Output
 from quintain.task import SandboxSpec
 
 
@@ -115,13 +116,15 @@ def test_a_layer_is_made_once_per_content(small_layers):
 
 @pytest.mark.parametrize("limit", [40, 200, 1001])
 @pytest.mark.parametrize("total", [30, 199, 1000, 5000, 100_000])
-def test_a_long_output_keeps_head_and_tail(limit, total):
+async def test_a_long_output_keeps_head_and_tail(limit, total):
     """As the agent tells it: up to the limit at once, then the last half of a limit."""
     whole = bytes(i % 251 for i in range(total))
-    found = Output(limit)
-    found.add(whole[:limit])
+    running = Running(None, 1, limit)
+    running.told(frames.OUT, whole[:limit])
     if total > limit:
-        found.end(frames.TOTAL.pack(total - limit) + whole[limit:][-(limit // 2 + 1) :])
+        tail = whole[limit:][-(limit // 2 + 1) :]
+        running.told(frames.OUT_TAIL, frames.TOTAL.pack(total - limit) + tail)
+    found = running.out
     assert found.truncated == (total > limit)
     assert len(found.data) == min(limit, total)
     if total <= limit:
@@ -166,6 +169,24 @@ def test_a_template_is_of_its_hardware_and_steps(tmp_path, monkeypatch):
     assert one != templates.path(hardware, [("mkdir", "/b", "0755", 0)])
     larger = Hardware("tcg", "q35", qemu, qemu, (), 101, 1)
     assert one != templates.path(larger, [("mkdir", "/a", "0755", 0)])
+
+
+def test_a_template_outlives_the_use_of_its_disks_and_not_their_remaking(
+    small_layers, tmp_path, monkeypatch
+):
+    qemu = tmp_path / "qemu"
+    qemu.write_bytes(b"")
+    monkeypatch.setattr(templates, "program", lambda: str(qemu))
+    (disk,) = layers.of(of_folder(str(small_layers)))
+    hardware = Hardware("tcg", "q35", qemu, qemu, (disk,), 100, 1)
+    one = templates.path(hardware, [])
+    os.utime(disk, (1, 1))
+    assert layers.of(of_folder(str(small_layers))) == [disk], "which is noted as its time"
+    assert templates.path(hardware, []) == one
+    whole = bytearray(disk.read_bytes())
+    whole[8] ^= 1  # the time at which it was made
+    disk.write_bytes(whole)
+    assert templates.path(hardware, []) != one
 
 
 def test_the_machine_has_no_network_and_no_host_device():

@@ -20,6 +20,7 @@ from quintain.errors import IsolationError, SandboxError
 from quintain.protocols import Probe
 from quintain.record import Json
 from quintain.sandbox import layout, probe
+from quintain.sandbox.asked import refuse_closed
 from quintain.sandbox.engines import owners, rootfs, setup
 from quintain.sandbox.engines.api import AttachedLink, Engine, EngineError
 from quintain.sandbox.engines.contained import ContainedSandbox
@@ -72,6 +73,7 @@ class EngineBackend:
         runtime: str | None = None,
         resolve: Resolve | None = None,
     ) -> None:
+        self._closed = False
         self.resolve = resolve
         self.address = address or self._find()
         self.allow_weaker = allow_weaker
@@ -88,6 +90,7 @@ class EngineBackend:
 
     async def open(self, spec: SandboxSpec) -> ContainedSandbox:
         """A fresh sandbox; see `quintain.protocols.SandboxBackend.open`."""
+        refuse_closed(self.name, self._closed)
         use = await self._use()
         missing = self._missing(use.info, spec)
         self._refuse(missing)
@@ -129,6 +132,7 @@ class EngineBackend:
             use = await self._use()
         except SandboxError as error:
             why = str(error)
+            await self._end()
             return Probe(self.name, False, missing={"engine": why}, advice=self.start_hint)
         info = use.info
         version = await use.engine.call("GET", "/version")
@@ -160,6 +164,10 @@ class EngineBackend:
 
     async def close(self) -> None:
         """Ends every sandbox of this backend."""
+        self._closed = True
+        await self._end()
+
+    async def _end(self) -> None:
         uses, self._uses = self._uses, {}
         for use in uses.values():
             await asyncio.gather(*(box.close() for box in list(use.boxes)))

@@ -22,6 +22,7 @@ from quintain.errors import CapabilityError, IsolationError, SandboxError
 from quintain.protocols import Probe
 from quintain.record import Json
 from quintain.sandbox import cgroups, layout, probe
+from quintain.sandbox.asked import refuse_closed
 from quintain.sandbox.engines import bundle, ground, rootfs, setup
 from quintain.sandbox.engines.contained import ContainedSandbox
 from quintain.sandbox.engines.pipes import PipeLink
@@ -83,6 +84,7 @@ class OciBackend:
         program: str | None = None,
         resolve: Resolve | None = None,
     ) -> None:
+        self._closed = False
         self.kind = bundle.KINDS[self.name]
         self.resolve = resolve
         self._proxies: dict[asyncio.AbstractEventLoop, Proxy] = {}
@@ -97,11 +99,13 @@ class OciBackend:
 
     async def open(self, spec: SandboxSpec) -> ContainedSandbox:
         """A fresh sandbox; see `quintain.protocols.SandboxBackend.open`."""
+        refuse_closed(self.name, self._closed)
         missing = self._missing(spec)
         self._refuse(spec, missing)
         await asyncio.to_thread(self._ready)
         image = await self._image(spec)
         if image is not None:
+            await asyncio.to_thread(image.refuse_without_programs)
             spec = image.settle(spec).model_copy(update={"user": spec.user})
         self._numbers += 1
         name = f"{os.path.basename(self._folder)}.{self._numbers}"
@@ -148,6 +152,7 @@ class OciBackend:
 
     async def close(self) -> None:
         """Ends every sandbox of this backend."""
+        self._closed = True
         await asyncio.gather(*(box.close() for box in list(self._boxes)))
         if self._library is not None:
             await self._library.close()

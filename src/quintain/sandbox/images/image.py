@@ -6,6 +6,7 @@ import os
 import stat
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from pydantic import Field
 
@@ -77,6 +78,19 @@ class Image:
     def env(self) -> dict[str, str]:
         """Variables for every command."""
         return self.config.env
+
+    def refuse_without_programs(self) -> None:
+        """Whatever is asked of a sandbox without programs fails, whoever asks.
+
+        Raises:
+            ConfigError: no file in it can be executed.
+        """
+        if not self.host and not _has_program(self.trees):
+            where = ", ".join(path for tree in self.trees for path in tree.lowers)
+            raise ConfigError(
+                f"the image holds no program: no file below {where} can be executed, so that no "
+                "command could run in its sandboxes"
+            )
 
     def settle(self, spec: SandboxSpec) -> SandboxSpec:
         """The spec with the image's workdir and user, where it names none itself."""
@@ -163,3 +177,24 @@ def of_folder(path: str) -> Image:
     key = f"{real}:{state.st_dev}:{state.st_ino}"
     passwd, group = identity([real])
     return Image(key, (Tree("/", (real,)),), passwd=passwd, group=group)
+
+
+PROGRAMS = ("bin", "usr/bin", "usr/local/bin", "sbin", "usr/sbin")
+"""Looked at first."""
+
+
+@lru_cache(maxsize=64)
+def _has_program(trees: tuple[Tree, ...]) -> bool:
+    """Whether any file can be executed; stops at the first."""
+    lowers = [path for tree in trees for path in tree.lowers]
+    first = [os.path.join(path, place) for path in lowers for place in PROGRAMS]
+    return any(_executable_below(path) for path in (*first, *lowers))
+
+
+def _executable_below(top: str) -> bool:
+    for folder, _, names in os.walk(top):
+        for name in names:
+            mode = os.lstat(os.path.join(folder, name)).st_mode
+            if stat.S_ISREG(mode) and mode & 0o111:
+                return True
+    return False

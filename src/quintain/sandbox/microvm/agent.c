@@ -31,6 +31,7 @@
 #include <string.h>
 #include <sys/fsuid.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/reboot.h>
@@ -45,8 +46,9 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { STEP = 1, START, EXEC, INPUT, KILL, READ, WRITE, FREEZE, THAW, LISTEN, WINDOW };
-enum { HELLO = 64, DONE, OUT, ERR, EXIT, CREDIT, DATA, ACCEPT, OUT_TAIL, ERR_TAIL };
+enum { STEP = 1, START, EXEC, INPUT, KILL, READ, WRITE, FREEZE, THAW, LISTEN, WINDOW,
+       ATTACH, ASK, WALK };
+enum { HELLO = 64, DONE, OUT, ERR, EXIT, CREDIT, DATA, ACCEPT, OUT_TAIL, ERR_TAIL, ANSWER };
 enum { AT_FORK = 1, AT_DROP, AT_CHDIR, AT_EXEC };
 enum { TIMED_OUT = 1, UNKILLABLE = 2 };
 enum { COMMAND, READING, WRITING, LISTENING, RELAY };
@@ -58,6 +60,7 @@ enum { COMMAND, READING, WRITING, LISTENING, RELAY };
 #define KILL_NS 5000000000ll
 #define PORT_NS 60000000000ll
 #define MAX_LIMITS 16
+#define HALF_TURN 16384
 
 struct frame { uint32_t size, id; uint8_t kind; } __attribute__((packed));
 struct ending {
@@ -70,6 +73,9 @@ struct buffer { char *data; size_t at, size, room; };
 /* The end of an output that is longer than may be told: its last bytes, and how many there were. */
 struct tail { char *data; size_t most; uint64_t total; };
 
+/* Tells what was born before it from what was born after it; `Moment` in kernel.py says how. */
+struct moment { unsigned long long before, after; pid_t last; };
+
 /* Whatever has an id: a running command, a file on its way, a listening or a connected socket. */
 struct item {
     struct item *next;
@@ -78,12 +84,14 @@ struct item {
     int in, out, err;         /* a file or socket is `out`, and `in` when it is written to */
     struct buffer pending;    /* for `in` */
     int input_ended;
-    uint64_t left[2];         /* how much of stdout and stderr may still be told; a relay: window */
+    uint64_t most, left[2];   /* how much of stdout and stderr may be told, still; a relay: window */
     struct tail tail[2];
     pid_t pid;
     int group, exited, killed;
     int64_t deadline, dying_since;
     struct ending ending;
+    int words, answers, script; /* of a session's process; else -1 */
+    struct moment asked;
 };
 
 static int port = -1, vsock = -1, groups = -1, children = -1, frozen;
@@ -185,7 +193,7 @@ static struct item *add(int kind, uint32_t id)
         die("memory");
     i->kind = kind;
     i->id = id;
-    i->in = i->out = i->err = i->group = -1;
+    i->in = i->out = i->err = i->group = i->words = i->answers = i->script = -1;
     i->next = items;
     return items = i;
 }
@@ -201,6 +209,9 @@ static void drop(struct item *i)
     shut(&i->out);
     shut(&i->err);
     shut(&i->group);
+    shut(&i->words);
+    shut(&i->answers);
+    shut(&i->script);
     free(i->pending.data);
     free(i->tail[0].data);
     free(i->tail[1].data);
@@ -350,8 +361,30 @@ static void enter_group(int group)
         _exit(126);
 }
 
-static int run(struct item *i, char **word, int argc)
+/* A session's process gets further descriptors: 4 words, 5 its answers, 6 the script. */
+static int attach(struct item *i, int theirs[3])
 {
+    int words[2], answers[2];
+    char path[64];
+    if (pipe2(words, O_CLOEXEC))
+        return -1;
+    i->words = words[1], theirs[0] = words[0];
+    if (pipe2(answers, O_CLOEXEC))
+        return -1;
+    i->answers = answers[0], theirs[1] = answers[1];
+    fcntl(i->words, F_SETFL, O_NONBLOCK);
+    fcntl(i->answers, F_SETFL, O_NONBLOCK);
+    i->script = memfd_create("script", MFD_CLOEXEC);
+    if (i->script < 0 || fchmod(i->script, 0444))
+        return -1;
+    snprintf(path, sizeof path, "/proc/self/fd/%d", i->script);
+    theirs[2] = open(path, O_RDONLY | O_CLOEXEC);
+    return theirs[2] < 0 ? -1 : 0;
+}
+
+static int run(struct item *i, char **word, int argc, int attached)
+{
+    int theirs[3] = {-1, -1, -1};
     int in[2] = {-1, -1}, out[2] = {-1, -1}, err[2] = {-1, -1}, failed[2] = {-1, -1};
     char name[16];
     snprintf(name, sizeof name, "%u", i->id);
@@ -359,7 +392,7 @@ static int run(struct item *i, char **word, int argc)
         return -1;
     i->group = openat(groups, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (i->group < 0 || pipe2(in, O_CLOEXEC) || pipe2(out, O_CLOEXEC) || pipe2(err, O_CLOEXEC)
-        || pipe2(failed, O_CLOEXEC))
+        || pipe2(failed, O_CLOEXEC) || (attached && attach(i, theirs)))
         return -1;
     i->pid = fork();
     if (i->pid == 0) {
@@ -368,9 +401,17 @@ static int run(struct item *i, char **word, int argc)
         dup2(in[0], 0);
         dup2(out[1], 1);
         dup2(err[1], 2);
-        become(word, argc, failed[1]);
+        int told = fcntl(failed[1], F_DUPFD_CLOEXEC, 100);
+        for (int n = 0; n < 3; n++)
+            theirs[n] = theirs[n] < 0 ? -1 : fcntl(theirs[n], F_DUPFD_CLOEXEC, 100);
+        for (int n = 0; n < 3; n++)
+            if (theirs[n] >= 0)
+                dup2(theirs[n], 4 + n);
+        become(word, argc, told);
     }
     int error = errno;
+    for (int n = 0; n < 3; n++)
+        shut(&theirs[n]);
     close(in[0]), close(out[1]), close(err[1]), close(failed[1]);
     i->in = in[1], i->out = out[0], i->err = err[0];
     fcntl(i->in, F_SETFL, O_NONBLOCK);
@@ -385,7 +426,7 @@ static int run(struct item *i, char **word, int argc)
     return i->pid < 0 ? -1 : 0;
 }
 
-static void start_command(uint32_t id, char **word, int count)
+static void start_command(uint32_t id, char **word, int count, int attached)
 {
     /* limit in ms (0: none), most output, argc, uid, gid, folder, argv..., environment... */
     if (count < 7) {
@@ -395,13 +436,13 @@ static void start_command(uint32_t id, char **word, int count)
     struct item *i = add(COMMAND, id);
     long limit_ms = number(word[0]);
     int argc = number(word[2]), given = count - 3;
-    i->left[0] = i->left[1] = strtoull(word[1], NULL, 0);
+    i->most = i->left[0] = i->left[1] = strtoull(word[1], NULL, 0);
     size_t most = i->left[0] / 2 + 1;
     i->tail[0].most = i->tail[1].most = most < MAX_TAIL ? most : MAX_TAIL;
     char **words = calloc(given + 2, sizeof *words);
     for (int at = 0; at < given; at++)
         words[at + (at >= 3 + argc)] = word[3 + at];
-    if (run(i, words, argc)) {
+    if (run(i, words, argc, attached)) {
         i->ending.error = errno;
         i->ending.where = AT_FORK;
         i->exited = 1;
@@ -418,10 +459,10 @@ static void kill_group(struct item *i)
         i->dying_since = now();
 }
 
-static uint64_t counter(struct item *i, const char *file, const char *key)
+static uint64_t counter_at(int group, const char *file, const char *key)
 {
     char text[4096], *line;
-    int fd = openat(i->group, file, O_RDONLY | O_CLOEXEC);
+    int fd = openat(group, file, O_RDONLY | O_CLOEXEC);
     ssize_t size = fd < 0 ? 0 : read(fd, text, sizeof text - 1);
     shut(&fd);
     text[size > 0 ? size : 0] = 0;
@@ -430,6 +471,11 @@ static uint64_t counter(struct item *i, const char *file, const char *key)
         if (!strncmp(line, key, length) && line[length] == ' ')
             return strtoull(line + length, NULL, 10);
     return 0;
+}
+
+static uint64_t counter(struct item *i, const char *file, const char *key)
+{
+    return counter_at(i->group, file, key);
 }
 
 /* A command is over when its first process was waited for, the rest is gone and all output told. */
@@ -455,7 +501,7 @@ static int finish(struct item *i)
         i->ending.flags |= UNKILLABLE;
     }
     for (int which = 0; which < 2; which++)
-        if (i->tail[which].data)
+        if (i->tail[which].total)
             tell_tail(which ? ERR_TAIL : OUT_TAIL, i->id, &i->tail[which]);
     tell(EXIT, i->id, &i->ending, sizeof i->ending);
     drop(i);
@@ -478,6 +524,76 @@ static void reap(void)
                 i->ending.status = status;
             }
     }
+}
+
+/* --- sessions: long-lived commands that are asked for one thing after the other ----------------- */
+
+static unsigned long long ticks_now(void)
+{
+    struct timespec t;
+    unsigned long long hz = sysconf(_SC_CLK_TCK);
+    clock_gettime(CLOCK_BOOTTIME, &t);
+    return t.tv_sec * hz + t.tv_nsec * hz / 1000000000u;
+}
+
+/* Notes the moment, puts the script there and says so. */
+static void ask(struct item *i, char **word, const uint32_t *size, int count)
+{
+    if (count != 2 || i->words < 0)
+        return;
+    i->asked.before = ticks_now();
+    i->asked.last = vfork();
+    if (i->asked.last == 0)
+        _exit(0);
+    i->asked.last = i->asked.last < 0 ? 0 : i->asked.last;
+    i->asked.after = ticks_now();
+    const char *at = word[0];
+    size_t left = size[0];
+    (void)!ftruncate(i->script, 0);
+    for (ssize_t n; left && (n = pwrite(i->script, at, left, at - word[0])) > 0; left -= n)
+        at += n;
+    if (!left && write(i->words, word[1], size[1]) < 0)
+        return; /* it is gone, which its answers say */
+}
+
+static int born_since(const struct moment *m, pid_t pid)
+{
+    char path[64], line[1024];
+    unsigned long long started;
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t size = fd < 0 ? 0 : read(fd, line, sizeof line - 1);
+    shut(&fd);
+    line[size > 0 ? size : 0] = 0;
+    char *after = strrchr(line, ')');
+    if (!after || sscanf(after + 1, " %*c %*d %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s"
+                                    " %*s %*s %*s %*s %llu", &started) != 1)
+        return 0;
+    if (started < m->before || started > m->after)
+        return started > m->after;
+    int ahead = pid - m->last;
+    return (ahead > 0 && ahead < HALF_TURN) || ahead < -HALF_TURN;
+}
+
+/* Signals a session's process and kills what was born in its group since it was last asked; while
+ * that is found out, nothing there moves. */
+static void interrupt(struct item *i, pid_t pid, int signal)
+{
+    write_at(i->group, "cgroup.freeze", "1", 1);
+    for (int turn = 0; turn < 2000 && !counter(i, "cgroup.events", "frozen"); turn++)
+        usleep(1000);
+    int fd = openat(i->group, "cgroup.procs", O_RDONLY | O_CLOEXEC), member, mine = 0;
+    FILE *list = fd < 0 ? NULL : fdopen(fd, "r");
+    while (list && fscanf(list, "%d", &member) == 1) {
+        mine |= member == pid;
+        if (member > 0 && member != pid && born_since(&i->asked, member))
+            kill(member, SIGKILL);
+    }
+    if (list)
+        fclose(list);
+    if (mine)
+        kill(pid, signal);
+    write_at(i->group, "cgroup.freeze", "0", 1);
 }
 
 /* --- files ------------------------------------------------------------------------------------ */
@@ -679,6 +795,27 @@ static void forward(struct item *i, int *fd, int kind, int which)
         tell(kind, i->id, data, told);
 }
 
+/* An answer of a session's process, after what it printed; then its output counts anew. */
+static void forward_answer(struct item *i)
+{
+    static char data[CHUNK];
+    ssize_t size = read(i->answers, data, sizeof data);
+    if (size < 0 && (errno == EAGAIN || errno == EINTR || errno == EBADF))
+        return;
+    for (int which = 0; which < 2; which++) {
+        int *fd = which ? &i->err : &i->out, waiting;
+        for (int turn = 0; *fd >= 0 && turn < 64 && !ioctl(*fd, FIONREAD, &waiting) && waiting; turn++)
+            forward(i, fd, which ? ERR : OUT, which);
+        if (i->tail[which].total)
+            tell_tail(which ? ERR_TAIL : OUT_TAIL, i->id, &i->tail[which]);
+        i->tail[which].total = 0;
+        i->left[which] = i->most;
+    }
+    tell(ANSWER, i->id, data, size > 0 ? size : 0);
+    if (size <= 0)
+        shut(&i->answers);
+}
+
 static void end_input(struct item *i)
 {
     free(i->pending.data);
@@ -735,8 +872,7 @@ static void freeze(int on)
     frozen = on;
     write_at(groups, "cgroup.freeze", on ? "1" : "0", 1);
     for (int turn = 0; on && turn < 1000; turn++) {
-        struct item box = {.group = groups};
-        if (counter(&box, "cgroup.events", "frozen"))
+        if (counter_at(groups, "cgroup.events", "frozen"))
             return;
         usleep(1000);
     }
@@ -800,9 +936,9 @@ static int start(char **word, const uint32_t *size, int count)
 
 static void kill_one(struct item *i, char **word, int count)
 {
-    /* nothing: the whole tree, or the connection; a pid and a signal: that process only */
-    if (count == 2)
-        kill(number(word[0]), number(word[1]));
+    /* nothing: the whole tree, or the connection; a pid and a signal: see interrupt */
+    if (count == 2 && i->kind == COMMAND && i->group >= 0)
+        interrupt(i, number(word[0]), number(word[1]));
     else if (i->kind == COMMAND)
         kill_group(i);
     else if (i->kind == RELAY || i->kind == LISTENING)
@@ -837,7 +973,9 @@ static void handle(int kind, uint32_t id, char *body, uint32_t size)
     switch (kind) {
     case STEP: done(id, count && !step(word, sizes, count) ? 0 : errno); break;
     case START: done(id, start(word, sizes, count) ? errno : 0); break;
-    case EXEC: start_command(id, word, count); break;
+    case EXEC: start_command(id, word, count, 0); break;
+    case ATTACH: start_command(id, word, count, 1); break;
+    case ASK: if (i) ask(i, word, sizes, count); break;
     case KILL: if (i) kill_one(i, word, count); break;
     case READ: start_read(id, word, count); break;
     case WRITE: start_write(id, word, count); break;
@@ -916,7 +1054,7 @@ static int poll_once(void)
     static int room;
     int count = 2, full = held(&queue) >= MAX_QUEUE, needed = 2;
     for (struct item *i = items; i; i = i->next)
-        needed += 3;
+        needed += 4;
     if (needed > room) {
         room = needed * 2;
         list = realloc(list, room * sizeof *list);
@@ -925,10 +1063,10 @@ static int poll_once(void)
     list[0] = (struct pollfd){port, POLLIN | (held(&queue) ? POLLOUT : 0), 0};
     list[1] = (struct pollfd){children, POLLIN, 0};
     for (struct item *i = items; i && !frozen; i = i->next) {
-        int fds[3] = {i->out, i->err, held(&i->pending) ? i->in : -1};
+        int fds[4] = {i->out, i->err, held(&i->pending) ? i->in : -1, i->answers};
         if (full || i->kind == WRITING || (i->kind == RELAY && !i->left[0]))
-            fds[0] = fds[1] = -1;
-        for (int which = 0; which < 3; which++)
+            fds[0] = fds[1] = fds[3] = -1;
+        for (int which = 0; which < 4; which++)
             if (fds[which] >= 0) {
                 list[count] = (struct pollfd){fds[which], which == 2 ? POLLOUT : POLLIN, 0};
                 owner[count].id = i->id;
@@ -948,6 +1086,8 @@ static int poll_once(void)
             continue;
         if (which == 2)
             feed(i);
+        else if (which == 3)
+            forward_answer(i);
         else if (i->kind == LISTENING)
             accept_one(i);
         else if ((which ? i->err : i->out) >= 0)

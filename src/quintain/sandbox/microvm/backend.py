@@ -24,6 +24,7 @@ from quintain.errors import (
 from quintain.protocols import Probe
 from quintain.record import Json
 from quintain.sandbox import cgroups, probe
+from quintain.sandbox.asked import refuse_closed
 from quintain.sandbox.images.builder import BuildLimits
 from quintain.sandbox.images.image import Image
 from quintain.sandbox.microvm import (
@@ -84,6 +85,7 @@ class MicrovmBackend:
         resolve: Resolve | None = None,
         build: BuildLimits | None = None,
     ) -> None:
+        self._closed = False
         self.allow_weaker = allow_weaker
         self.accelerator = accelerator
         self.kernel = kernel
@@ -103,6 +105,7 @@ class MicrovmBackend:
 
     async def open(self, spec: SandboxSpec) -> MicrovmSandbox:
         """A fresh sandbox; see `quintain.protocols.SandboxBackend.open`."""
+        refuse_closed(self.name, self._closed)
         async with self._preparing:
             kind = await self._prepare(spec)
             state = templates.path(kind.hardware, kind.steps)
@@ -122,7 +125,8 @@ class MicrovmBackend:
             if state >= 0:
                 await machine.monitor.loaded()
             await self._wake(machine, kind, restored=state >= 0)
-            sandbox = MicrovmSandbox(kind.spec, machine, group, kind.image, self._forked)
+            slowness = EMULATED if kind.hardware.accelerator == "tcg" else 1.0
+            sandbox = MicrovmSandbox(kind.spec, machine, group, kind.image, self._forked, slowness)
             await sandbox.let_out(self._proxy())
         self._open.add(sandbox)
         sandbox.on_closed = self._open.discard
@@ -172,6 +176,7 @@ class MicrovmBackend:
 
     async def close(self) -> None:
         """Ends every sandbox of this backend."""
+        self._closed = True
         opened, self._open = self._open, set()
         await asyncio.gather(*(sandbox.close() for sandbox in opened))
         proxy = self._proxies.pop(asyncio.get_running_loop(), None)
@@ -197,6 +202,7 @@ class MicrovmBackend:
         initial = await asyncio.to_thread(archive.initial_disk, found, agent)
         answer = await self._accelerated(found.image, initial)
         image = await self._bases.of(spec)
+        await asyncio.to_thread(image.refuse_without_programs)
         spec = image.settle(spec)
         disks = self._disks.get(image.key)
         if disks is None:

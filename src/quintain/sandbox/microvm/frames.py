@@ -11,15 +11,22 @@ import os
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
+
+from quintain.sandbox.command import Ended
 
 STEP, START, EXEC, INPUT, KILL, READ, WRITE, FREEZE, THAW, LISTEN, WINDOW = range(1, 12)
+ATTACH, ASK, WALK = range(12, 15)
 """To the guest. Words: STEP as in `layout.py`; START seed, microseconds; EXEC limit in ms (0:
 none), most output, argc, uid, gid, folder, argv, environment; KILL nothing (the whole tree), or pid
-and signal; READ path, most bytes, "1" to remove it; WRITE path, mode, uid, gid, and then INPUT;
-LISTEN port."""
-HELLO, DONE, OUT, ERR, EXIT, CREDIT, DATA, ACCEPT, OUT_TAIL, ERR_TAIL = range(64, 74)
+and signal of a session's process: what was born there since it was last asked dies; READ path, most
+bytes, "1" to remove it; WRITE path, mode, uid, gid, and then INPUT; LISTEN port; ATTACH as EXEC,
+for a session's process; ASK script, word for it; WALK path, most entries, uid, gid, "1" for the
+writable layer."""
+HELLO, DONE, OUT, ERR, EXIT, CREDIT, DATA, ACCEPT, OUT_TAIL, ERR_TAIL, ANSWER = range(64, 75)
 """From the guest. DONE: an errno, 0 for success; EXIT: `Ending`; CREDIT: bytes of INPUT taken;
-OUT_TAIL: how many bytes of stdout were not told, and the last of them."""
+OUT_TAIL: how many bytes of stdout were not told, and the last of them; ANSWER: of a session's
+process, empty at the end; what it printed before was told before."""
 
 HEAD = struct.Struct("<IIB")
 NUMBER = struct.Struct("<I")
@@ -33,6 +40,11 @@ MAX_FRAME = 16 << 20
 
 AT_FORK, AT_DROP, AT_CHDIR, AT_EXEC = 1, 2, 3, 4
 TIMED_OUT, UNKILLABLE = 1, 2
+_PLACES: dict[int, Literal["fork", "folder", "program"]] = {
+    AT_FORK: "fork",
+    AT_CHDIR: "folder",
+    AT_EXEC: "program",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +64,18 @@ class Ending:
     """Its processes that were killed for memory."""
     refused: int
     """Its forks that the process limit refused."""
+
+    @property
+    def ended(self) -> Ended:
+        """The same, as every backend tells it."""
+        return Ended(
+            status=self.status,
+            error=self.error,
+            at=_PLACES.get(self.where, ""),
+            timed_out=bool(self.flags & TIMED_OUT),
+            ooms=self.ooms,
+            refused=self.refused,
+        )
 
 
 def ending(body: bytes) -> Ending:

@@ -11,8 +11,8 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from quintain.errors import SandboxError
+from quintain.sandbox.command import Kept
 from quintain.sandbox.microvm import frames
-from quintain.sandbox.microvm.output import Output
 
 Sink = Callable[[int, bytes], None]
 ANSWER_S = 60.0
@@ -25,7 +25,9 @@ class Running:
     def __init__(self, guest: Guest, number: int, most: int) -> None:
         self._guest = guest
         self.number = number
-        self.out, self.err = Output(most), Output(most)
+        self.out, self.err = Kept(most), Kept(most)
+        self.answered: Callable[[bytes], None] = lambda _: None
+        """Of a session's process: takes what it answers."""
         self.ended: asyncio.Future[frames.Ending] = asyncio.get_running_loop().create_future()
         self._room = frames.INPUT_WINDOW
         self._roomy = asyncio.Event()
@@ -36,10 +38,16 @@ class Running:
             self.out.add(body)
         elif kind == frames.ERR:
             self.err.add(body)
-        elif kind == frames.OUT_TAIL:
-            self.out.end(body)
-        elif kind == frames.ERR_TAIL:
-            self.err.end(body)
+        elif kind in (frames.OUT_TAIL, frames.ERR_TAIL):
+            (untold,) = frames.TOTAL.unpack_from(body)
+            kept, tail = (
+                self.out if kind == frames.OUT_TAIL else self.err,
+                body[frames.TOTAL.size :],
+            )
+            kept.skip(untold - len(tail))
+            kept.add(tail)
+        elif kind == frames.ANSWER:
+            self.answered(body)
         elif kind == frames.CREDIT:
             self._room += frames.NUMBER.unpack(body)[0]
             self._roomy.set()
@@ -61,7 +69,7 @@ class Running:
             await self._guest.send(frames.INPUT, self.number)
 
     async def kill(self, pid: int = 0, signal: int = 0) -> None:
-        """Ends its whole tree, or signals one process of the guest."""
+        """Ends its whole tree; or signals a session's process and ends what is young in it."""
         body = frames.words([pid, signal]) if pid else b""
         await self._guest.send(frames.KILL, self.number, body)
 
@@ -126,6 +134,11 @@ class Guest:
                 waiting.set_exception(SandboxError(f"the sandbox is broken: {self.broken}"))
                 waiting.exception()
         self._waiting.clear()
+
+    def check(self) -> None:
+        """Raises SandboxError if nobody is there."""
+        if self.broken:
+            raise SandboxError(f"the sandbox is broken: {self.broken}")
 
     async def close(self) -> None:
         """Hangs up; may be called twice."""
@@ -246,6 +259,7 @@ class Guest:
         gid: int,
         limit_ms: int,
         most: int,
+        attached: bool = False,
     ) -> Running:
         """Starts a command; `forget` its number once it has ended.
 
@@ -257,6 +271,7 @@ class Guest:
             gid: its group.
             limit_ms: after which its tree is killed; 0: never.
             most: bytes of stdout and of stderr that are told, each.
+            attached: whether it is a session's process.
         """
         running = Running(self, self._number(), most)
         self._sinks[running.number] = running.told
@@ -264,7 +279,8 @@ class Guest:
         running.ended.add_done_callback(self._waiting.discard)
         values: list[str | bytes | int] = [limit_ms, most, len(argv), uid, gid, cwd, *argv, *env]
         try:
-            await self.send(frames.EXEC, running.number, frames.words(values))
+            kind = frames.ATTACH if attached else frames.EXEC
+            await self.send(kind, running.number, frames.words(values))
         except BaseException:
             self.forget(running.number)
             raise

@@ -6,20 +6,23 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Protocol
 
 from quintain.errors import SandboxError, SandboxTimeout
 from quintain.protocols import ExecResult
 from quintain.sandbox import layout, network
 from quintain.sandbox.asked import check_command
-from quintain.sandbox.command import Ended
+from quintain.sandbox.attached import Attached
 from quintain.sandbox.images.image import Image
+from quintain.sandbox.interpreter import PythonSession
 from quintain.sandbox.microvm import frames
+from quintain.sandbox.microvm.attached import GuestAttached
 from quintain.sandbox.microvm.guest import Guest, Running
 from quintain.sandbox.microvm.limits import Group
 from quintain.sandbox.microvm.process import Process
 from quintain.sandbox.microvm.relay import Relay
 from quintain.sandbox.network import Proxy
+from quintain.sandbox.session import ShellSession
 from quintain.task import SandboxSpec
 from quintain.trajectory import Event
 
@@ -28,11 +31,6 @@ GRACE_S = 30.0
 
 Forker = Callable[["MicrovmSandbox"], Awaitable["MicrovmSandbox"]]
 """Copies a sandbox: what its backend does about a machine of its kind."""
-_PLACES: dict[int, Literal["fork", "folder", "program"]] = {
-    frames.AT_FORK: "fork",
-    frames.AT_CHDIR: "folder",
-    frames.AT_EXEC: "program",
-}
 
 
 class GuestMachine(Protocol):
@@ -53,10 +51,16 @@ class GuestMachine(Protocol):
 class MicrovmSandbox:
     """An open sandbox of `MicrovmBackend`."""
 
-    capabilities: frozenset[str] = frozenset({"fork"})
+    capabilities: frozenset[str] = frozenset({"session", "python", "fork"})
 
     def __init__(
-        self, spec: SandboxSpec, machine: GuestMachine, group: Group, image: Image, forker: Forker
+        self,
+        spec: SandboxSpec,
+        machine: GuestMachine,
+        group: Group,
+        image: Image,
+        forker: Forker,
+        slowness: float = 1.0,
     ) -> None:
         self.spec = spec
         self.machine = machine
@@ -67,6 +71,11 @@ class MicrovmSandbox:
         self._user = image.user(spec.user)
         self._env = layout.environment(spec, image)
         self._relay: Relay | None = None
+        self.slowness = slowness
+        """How many times longer than on bare hardware things take."""
+        self.attached: set[GuestAttached] = set()
+        """Running processes of sessions."""
+        self._sessions = 0
         self._closed = False
         self.on_closed: Callable[[MicrovmSandbox], object] = lambda _: None
 
@@ -122,7 +131,7 @@ class MicrovmSandbox:
         data = stdin.encode() if isinstance(stdin, str) else stdin
         where = self._path(cwd) if cwd else self.spec.workdir
         began = time.monotonic()
-        running = await self._start(argv, env, where, limit_s)
+        running = await self.start(argv, env, where, limit_s)
         feeding = asyncio.create_task(running.feed(data))
         try:
             ending = await self._ended(running, limit_s)
@@ -134,13 +143,25 @@ class MicrovmSandbox:
                 await running.kill()
         return _result(ending, running, argv, where, time.monotonic() - began)
 
-    async def _start(
+    async def start(
         self,
         argv: Sequence[str],
-        env: Mapping[str, str] | None,
-        cwd: str,
-        limit_s: float,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        limit_s: float = 0.0,
+        *,
+        attached: bool = False,
     ) -> Running:
+        """Starts a command.
+
+        Args:
+            argv: program and arguments.
+            env: added to the sandbox's environment.
+            cwd: None: the workdir.
+            limit_s: after which its tree is killed; 0: never.
+            attached: whether it is a session's process.
+        """
+        cwd = cwd or self.spec.workdir
         pairs = [f"{name}={value}" for name, value in {**self._env, **(env or {})}.items()]
         for word in (cwd, *argv, *pairs):
             if "\0" in word:
@@ -151,8 +172,9 @@ class MicrovmSandbox:
             cwd=cwd,
             uid=self._user.uid,
             gid=self._user.gid,
-            limit_ms=min(0x7FFFFFFF, max(1, round(limit_s * 1000))),
+            limit_ms=min(0x7FFFFFFF, max(1, round(limit_s * 1000))) if limit_s else 0,
             most=self.spec.max_output_bytes,
+            attached=attached,
         )
 
     async def _ended(self, running: Running, limit_s: float) -> frames.Ending:
@@ -162,6 +184,37 @@ class MicrovmSandbox:
         except TimeoutError as error:
             self.machine.guest.lose("its agent did not report in time")
             raise SandboxTimeout("the sandbox is broken: its agent did not report") from error
+
+    # --- sessions -------------------------------------------------------------------------------
+
+    def attach(self, max_answer_bytes: int) -> Attached:
+        """A process for a session, to be started."""
+        return GuestAttached(self, max_answer_bytes)
+
+    def check(self) -> None:
+        """Raises SandboxError if the sandbox is broken."""
+        self.machine.guest.check()
+
+    async def session(self) -> ShellSession:
+        """A persistent shell; several may run side by side.
+
+        Raises:
+            SandboxError: the sandbox is broken, or has no shell.
+        """
+        self._sessions += 1
+        session = ShellSession(self, f"/run/session-{self._sessions}")
+        await session.start()
+        return session
+
+    async def python(self) -> PythonSession:
+        """A persistent Python interpreter; several may run side by side.
+
+        Raises:
+            SandboxError: the sandbox is broken, or has no Python.
+        """
+        session = PythonSession(self)
+        await session.start()
+        return session
 
     # --- files ----------------------------------------------------------------------------------
 
@@ -193,10 +246,22 @@ class MicrovmSandbox:
         content = data.encode() if isinstance(data, str) else data
         await self._call(frames.WRITE, path, mode, self._user.uid, self._user.gid, content=content)
 
+    async def discard(self, path: str) -> None:
+        """Removes a file, if it is there and may be removed."""
+        try:
+            await self._call(frames.READ, path, 0, 1)
+        except SandboxError:
+            raise
+        except OSError:
+            # It is gone all the same, or a command removed it itself.
+            return
+
     async def close(self) -> None:
         """Ends the machine; may be called twice."""
         if not self._closed:
             self._closed = True
+            for attached in tuple(self.attached):
+                attached.close()
             self.on_closed(self)
             try:
                 if self._relay is not None:
@@ -209,15 +274,7 @@ class MicrovmSandbox:
 def _result(
     ending: frames.Ending, running: Running, argv: Sequence[str], cwd: str, wall_s: float
 ) -> ExecResult:
-    ended = Ended(
-        status=ending.status,
-        error=ending.error,
-        at=_PLACES.get(ending.where, ""),
-        timed_out=bool(ending.flags & frames.TIMED_OUT),
-        ooms=ending.ooms,
-        refused=ending.refused,
-    )
-    exit_code, killed, words = ended.read(argv[0], cwd)
+    exit_code, killed, words = ending.ended.read(argv[0], cwd)
     return ExecResult(
         exit_code=exit_code,
         stdout=running.out.data,

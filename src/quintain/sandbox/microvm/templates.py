@@ -26,6 +26,8 @@ KEPT = 12
 """States in the cache; the longest unused go."""
 WARM = "python3 -c 'import json, os, subprocess' </dev/null || true"
 WARM_MS = 120_000
+SUPERBLOCK_BYTES = 96
+"""Of a squashfs: when it was made, and where its parts lie."""
 
 
 def folder() -> Path:
@@ -38,9 +40,14 @@ def path(hardware: Hardware, steps: Sequence[Step]) -> Path:
     qemu = os.stat(program())
     parts = [hardware.accelerator, hardware.machine, str(hardware.memory_mb)]
     parts += [str(hardware.processors), str(qemu.st_size), str(qemu.st_mtime_ns), WARM]
-    for file in hardware.files():
-        state = os.stat(file)
-        parts += [str(file), str(state.st_size), str(state.st_mtime_ns)]
+    kernel = os.stat(hardware.kernel)
+    parts += [str(hardware.kernel), str(kernel.st_size), str(kernel.st_mtime_ns)]
+    # What is in the cache is named by what it holds, and its time of change says when it was used.
+    # A disk may have been made again of the same, though, and lie otherwise: its head tells.
+    parts += [str(hardware.initial_disk)]
+    for disk in hardware.disks:
+        with open(disk, "rb") as file:
+            parts += [str(disk), str(os.stat(disk).st_size), file.read(SUPERBLOCK_BYTES).hex()]
     if hardware.accelerator == "kvm":
         parts.append(Path("/proc/cpuinfo").read_text().split("\n\n")[0])
     flat = [repr(step) for step in steps]

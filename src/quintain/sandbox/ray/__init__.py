@@ -25,6 +25,7 @@ from quintain.errors import SandboxError, SandboxTimeout
 from quintain.protocols import Probe
 from quintain.record import Json
 from quintain.sandbox import probe
+from quintain.sandbox.asked import refuse_closed
 from quintain.sandbox.ray.landlord import Landlord
 from quintain.sandbox.ray.lease import LeasedSandbox, NodeLost, answer_of
 from quintain.task import SandboxSpec
@@ -86,6 +87,7 @@ class RayBackend:
         slots: int | None = None,
         runtime_env: Mapping[str, Any] | None = None,
     ) -> None:
+        self._closed = False
         self.allow_weaker = allow_weaker
         self.inner = inner
         self.address = address
@@ -107,6 +109,7 @@ class RayBackend:
             SandboxTimeout: no slot became free in time.
             SandboxError: there is no cluster, or the sandbox did not come up.
         """
+        refuse_closed(self.name, self._closed)
         node = await self._take(time.monotonic() + spec.startup_s)
         try:
             async with asyncio.timeout(spec.startup_s):
@@ -151,6 +154,7 @@ class RayBackend:
 
     async def close(self) -> None:
         """Ends every sandbox and actor of this backend."""
+        self._closed = True
         nodes, self._nodes = list(self._nodes.values()), {}
         for node in nodes:
             node.ready.cancel()

@@ -32,6 +32,7 @@ from quintain.errors import (
 from quintain.protocols import Probe
 from quintain.sandbox import cgroups, host, layout, probe, wire
 from quintain.sandbox import filter as calls
+from quintain.sandbox.asked import refuse_closed
 from quintain.sandbox.kernel import remove_system_v
 from quintain.sandbox.link import Link
 from quintain.sandbox.running import NativeSandbox
@@ -100,6 +101,7 @@ class WeakBackend:
         self._servers: dict[asyncio.AbstractEventLoop, SpawnServer] = {}
         self._starting = asyncio.Lock()
         self._numbers = 0
+        self._closed = False
         self._owner = f"{os.getpid()}-{cgroups.start_time(os.getpid())}-{secrets.token_hex(4)}"
 
     async def open(self, spec: SandboxSpec) -> WeakSandbox:
@@ -110,6 +112,7 @@ class WeakBackend:
                 enforced.
             CapabilityError: it asks for an image, a build or a network.
         """
+        refuse_closed(self.name, self._closed)
         blocked = unavailable()
         if blocked:
             raise IsolationError(f"no weak sandbox here: {blocked}", ("landlock",))
@@ -164,6 +167,7 @@ class WeakBackend:
 
     async def close(self) -> None:
         """Ends every sandbox of this backend and its keepers."""
+        self._closed = True
         servers, self._servers = self._servers, {}
         for server in servers.values():
             await self._bury(server)

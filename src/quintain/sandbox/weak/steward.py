@@ -17,6 +17,7 @@ from typing import Any
 
 from quintain.sandbox import wire
 from quintain.sandbox.kernel import (
+    Moment,
     close_from,
     die_with_parent,
     drop,
@@ -93,6 +94,8 @@ class Steward:
         self.control_fd = control
         self.minders: dict[int, int] = {}
         """PID to the number of the command."""
+        self.asked: dict[int, Moment] = {}
+        """When a session's process, by the number of its command, was last asked for something."""
 
     def run(self) -> None:
         """Serves until the owner hangs up; then nothing below is left."""
@@ -143,7 +146,7 @@ class Steward:
                 break
             if pid == 0:
                 break
-            self.minders.pop(pid, None)
+            self.asked.pop(self.minders.pop(pid, 0), None)
             ended = True
         if ended:
             kill_all_below(set(self.minders))
@@ -158,6 +161,9 @@ class Steward:
                 self._file(control, number, body)
             elif kind == wire.KILL:
                 self._kill(number, body)
+            elif kind == wire.ASK:
+                self.asked[number] = Moment.now()
+                os.write(fds[0], body)
         except OSError as error:
             wire.send(control, wire.REFUSED, number, wire.ERRNO.pack(error.errno or errno.EIO))
         finally:
@@ -180,10 +186,11 @@ class Steward:
             if not body:
                 os.kill(pid, signal.SIGKILL)
                 continue
-            shell, number_of_signal, young_ms = wire.KILL_BODY.unpack(body)
+            shell, number_of_signal = wire.KILL_BODY.unpack(body)
             if shell in below(pid):
                 os.kill(shell, number_of_signal)
-            kill_young(pid, shell, young_ms)
+            if number in self.asked:
+                kill_young(pid, shell, self.asked[number])
 
     # --- files ------------------------------------------------------------------------------------
 

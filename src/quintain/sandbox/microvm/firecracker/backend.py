@@ -10,6 +10,7 @@ from pathlib import Path
 from quintain.errors import IsolationError, SandboxError, SandboxTimeout
 from quintain.protocols import Probe
 from quintain.sandbox import cgroups
+from quintain.sandbox.asked import refuse_closed
 from quintain.sandbox.images.image import Image
 from quintain.sandbox.microvm import archive, kernel, layers, layout, limits, templates
 from quintain.sandbox.microvm.bases import Bases
@@ -46,6 +47,7 @@ class FirecrackerBackend:
         jailer: str = "jailer",
         kernel: str | os.PathLike[str] | None = None,
     ) -> None:
+        self._closed = False
         self.allow_weaker = allow_weaker
         self.program, self.jailer, self.kernel = program, jailer, kernel
         self._bases = Bases(NativeBackend(allow_weaker=allow_weaker))
@@ -55,6 +57,7 @@ class FirecrackerBackend:
 
     async def open(self, spec: SandboxSpec) -> MicrovmSandbox:
         """A fresh sandbox; see `quintain.protocols.SandboxBackend.open`."""
+        refuse_closed(self.name, self._closed)
         image = await self._bases.of(spec)
         spec = image.settle(spec)
         hardware, steps = await asyncio.to_thread(self._prepare, spec, image)
@@ -126,6 +129,7 @@ class FirecrackerBackend:
 
     async def close(self) -> None:
         """Ends every sandbox of this backend."""
+        self._closed = True
         opened, self._open = self._open, set()
         await asyncio.gather(*(sandbox.close() for sandbox in opened))
         proxy = self._proxies.pop(asyncio.get_running_loop(), None)
