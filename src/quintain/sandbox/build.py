@@ -35,8 +35,15 @@ def compiler() -> str | None:
 
 
 def helper() -> Path | None:
-    """The compiled helper, built now if it must be; None where that cannot be done."""
-    return compiled(SOURCE, FLAGS)
+    """The compiled helper, built now if it must be; None where that cannot be done.
+
+    It is static where there is a static C library: a process of it is forked for every sandbox and
+    every command, and each mapping of a shared library costs time and page tables in all of them.
+    """
+    shared = _target(SOURCE, FLAGS)
+    if _usable(shared):  # no static one could be made of this source
+        return shared
+    return compiled(SOURCE, (*FLAGS, "-static-pie"), optional=True) or compiled(SOURCE, FLAGS)
 
 
 def library() -> Path | None:
@@ -44,14 +51,23 @@ def library() -> Path | None:
     return compiled(SOURCE, (*FLAGS, "-shared", "-fPIC"))
 
 
-def compiled(source: Path, flags: tuple[str, ...]) -> Path | None:
+def _target(source: Path, flags: tuple[str, ...]) -> Path:
+    key = digest(source.read_bytes(), " ".join(flags), os.uname().machine)
+    return cache_folder() / f"{source.stem}-{key}"
+
+
+def compiled(source: Path, flags: tuple[str, ...], *, optional: bool = False) -> Path | None:
     """A program of one C file, built now if it must be; None where that cannot be done.
 
     Concurrent builds are harmless: each compiles to a name of its own and renames it into place.
+
+    Args:
+        source: the file.
+        flags: of the compiler.
+        optional: whether there is another way where it fails.
     """
     found = compiler()
-    key = digest(source.read_bytes(), " ".join(flags), os.uname().machine)
-    target = cache_folder() / f"{source.stem}-{key}"
+    target = _target(source, flags)
     if _usable(target):
         return target
     if found is None:
@@ -63,7 +79,8 @@ def compiled(source: Path, flags: tuple[str, ...]) -> Path | None:
             command = [found, *flags, "-o", str(built), str(source)]
             run = subprocess.run(command, capture_output=True, timeout=COMPILE_S, text=True)
             if run.returncode:
-                log.warning("%s did not compile: %s", source.name, run.stderr[-2000:])
+                if not optional:
+                    log.warning("%s did not compile: %s", source.name, run.stderr[-2000:])
                 return None
             built.chmod(0o755)
             built.replace(target)
