@@ -122,6 +122,7 @@ async def test_an_image_is_reset_too(backend, tmp_path):
     for folder in ("etc", "proc", "dev"):
         (tmp_path / folder).mkdir()
     (tmp_path / "etc/kept").write_text("of the image")
+    (tmp_path / "program").touch(mode=0o755)
     box = await backend.open(SandboxSpec(image=str(tmp_path)))
     fresh = await box.survey()
     await box.write("/tmp/new", "x")

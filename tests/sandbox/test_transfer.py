@@ -6,6 +6,10 @@ import os
 
 import pytest
 
+from quintain.errors import SandboxError
+from quintain.protocols import Entry
+from quintain.sandbox.transfer import download_named
+
 
 @pytest.fixture
 def tree(tmp_path):
@@ -78,3 +82,41 @@ async def test_bounds(box, tmp_path, tree):
         await box.upload(tmp_path / "none", "x")
     with pytest.raises(OSError, match="/etc/x"):
         await box.upload(tree, "/etc/x")
+
+
+class _Lying:
+    """A sandbox that names files as it likes."""
+
+    def __init__(self, *paths):
+        self.paths = paths
+
+    async def entries(self, path, *, max_entries):
+        return [Entry(path, kind, 0o644, 1) for path, kind in self.paths]
+
+    async def read(self, path, *, max_bytes):
+        return b"x"
+
+
+@pytest.mark.parametrize("name", ["..", ".", "", "a/..", "/etc", "a/../b", "\0"])
+async def test_names_of_a_conquered_guest_lead_nowhere(tmp_path, name):
+    box = _Lying(("a", "folder"), (name, "file"))
+    outside = tmp_path / "outside"
+    try:
+        done = await download_named(box, "d", tmp_path / "out", 100)
+    except SandboxError:
+        pass
+    else:
+        assert name in done.skipped, "what lies in no folder that was made"
+    assert not outside.exists()
+    assert [path.name for path in (tmp_path / "out").rglob("*")] == ["a"]
+
+
+async def test_a_link_of_the_hosts_is_not_followed_by_names(tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/a").symlink_to(tmp_path)
+    (tmp_path / "out/f").symlink_to(tmp_path / "made")
+    box = _Lying(("a", "folder"), ("a/x", "file"), ("f", "file"))
+    done = await download_named(box, "d", tmp_path / "out", 100)
+    assert done.skipped == ("a", "a/x", "f")
+    assert not (tmp_path / "x").exists()
+    assert not (tmp_path / "made").exists()

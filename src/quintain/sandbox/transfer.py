@@ -12,13 +12,11 @@ import errno
 import os
 import stat
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from quintain.protocols import Transfer
+from quintain.errors import SandboxError
+from quintain.protocols import Entry, Transfer
 from quintain.sandbox.listing import MAX_DEPTH
-
-if TYPE_CHECKING:
-    from quintain.sandbox.running import NativeSandbox
 
 MAX_ENTRIES = 100_000
 COPY_BYTES = 1 << 20
@@ -26,7 +24,23 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NON
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
-async def upload(sandbox: NativeSandbox, source: Path, target: str) -> Transfer:
+class Named(Protocol):
+    """A sandbox whose files are read and written by their names."""
+
+    async def entries(self, path: str, *, max_entries: int = 10_000) -> list[Entry]:
+        """What lies under a folder."""
+        ...
+
+    async def read(self, path: str, *, max_bytes: int = 10_000_000) -> bytes:
+        """The content of a regular file."""
+        ...
+
+    async def write(self, path: str, data: bytes | str, *, mode: int = 0o644) -> None:
+        """Writes a file, making its folders."""
+        ...
+
+
+async def upload(sandbox: Named, source: Path, target: str) -> Transfer:
     """See `quintain.protocols.Transfers.upload`."""
     found, skipped = await asyncio.to_thread(_leaves, source)
     size = 0
@@ -56,6 +70,40 @@ def _leaves(source: Path) -> tuple[list[tuple[str, Path, int]], list[str]]:
             else:
                 skipped.append(shown)
     return found, skipped
+
+
+async def download_named(sandbox: Named, source: str, target: Path, max_bytes: int) -> Transfer:
+    """The same as `download` where files come by name; nothing of the names is believed."""
+    try:
+        found = await sandbox.entries(source, max_entries=MAX_ENTRIES)
+    except NotADirectoryError:
+        data = await sandbox.read(source, max_bytes=max_bytes)
+        await asyncio.to_thread(target.parent.mkdir, parents=True, exist_ok=True)
+        await asyncio.to_thread(_put, target, data, 0o644)
+        return Transfer(1, len(data))
+    await asyncio.to_thread(target.mkdir, parents=True, exist_ok=True)
+    made, skipped, files, size = {""}, [], 0, 0
+    for entry in found:
+        above, _, name = entry.path.rpartition("/")
+        if entry.path.startswith("/") or name in ("", ".", "..") or "\0" in name:
+            raise SandboxError(f"the sandbox named a file {entry.path[:80]!r}")
+        out = target / entry.path
+        if above not in made or out.is_symlink() or entry.kind not in ("file", "folder"):
+            skipped.append(entry.path)
+        elif entry.kind == "folder":
+            await asyncio.to_thread(out.mkdir, exist_ok=True)
+            made.add(entry.path)
+        else:
+            data = await sandbox.read(f"{source}/{entry.path}", max_bytes=max_bytes - size)
+            await asyncio.to_thread(_put, out, data, 0o755 if entry.mode & 0o100 else 0o644)
+            files, size = files + 1, size + len(data)
+    return Transfer(files, size, tuple(skipped))
+
+
+def _put(target: Path, data: bytes, mode: int) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    with open(os.open(target, flags, mode), "wb") as file:
+        file.write(data)
 
 
 def download(fd: int, name: str, target: Path, max_bytes: int) -> Transfer:

@@ -20,6 +20,7 @@
 #include <linux/random.h>
 #include <linux/seccomp.h>
 #include <linux/vm_sockets.h>
+#include <limits.h>
 #include <net/if.h>
 #include <poll.h>
 #include <sched.h>
@@ -61,6 +62,7 @@ enum { COMMAND, READING, WRITING, LISTENING, RELAY };
 #define PORT_NS 60000000000ll
 #define MAX_LIMITS 16
 #define HALF_TURN 16384
+#define MAX_DEPTH 100
 
 struct frame { uint32_t size, id; uint8_t kind; } __attribute__((packed));
 struct ending {
@@ -94,7 +96,7 @@ struct item {
     struct moment asked;
 };
 
-static int port = -1, vsock = -1, groups = -1, children = -1, frozen;
+static int port = -1, vsock = -1, groups = -1, layer = -1, children = -1, frozen;
 static struct buffer queue, inbox;
 static struct item *items;
 static uint32_t next_accepted = 0x80000000u;
@@ -258,7 +260,8 @@ static int loopback(void)
 static int enter(const char *root)
 {
     groups = open("/groups/box", O_PATH | O_DIRECTORY | O_CLOEXEC);
-    if (groups < 0 || chdir(root) || mount(root, "/", NULL, MS_MOVE, NULL) || chroot("."))
+    layer = open("/disk/upper", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (groups < 0 || layer < 0 || chdir(root) || mount(root, "/", NULL, MS_MOVE, NULL) || chroot("."))
         return -1;
     return chdir("/");
 }
@@ -677,6 +680,116 @@ static void start_read(uint32_t id, char **word, int count)
     i->left[0] = most;
 }
 
+/* --- folders: walked by a child, so that a large one keeps nobody waiting --------------------- */
+
+struct walk { FILE *out; uint32_t left; int contents; dev_t device; };
+struct entry {
+    uint32_t kind, mode, uid, gid, path, target;
+    uint64_t size;
+} __attribute__((packed));
+
+static int put_content(struct walk *w, int folder, const char *name, uint64_t size)
+{
+    static char data[CHUNK];
+    int fd = openat(folder, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    ssize_t n = 0;
+    while (fd >= 0 && size && (n = read(fd, data, size < CHUNK ? size : CHUNK)) > 0) {
+        fwrite(data, 1, n, w->out);
+        size -= n;
+    }
+    int error = errno;
+    shut(&fd);
+    errno = n < 0 ? error : EIO;
+    return size ? -1 : 0;
+}
+
+/* Everything below an open folder in the order of names; links are named, not followed. */
+static int walk(struct walk *w, int folder, char *path, size_t above, int depth)
+{
+    struct dirent **names;
+    int count = scandirat(folder, ".", &names, NULL, alphasort), result = count < 0 ? -1 : 0;
+    for (int n = 0; n < count; n++) {
+        const char *name = names[n]->d_name;
+        struct stat state;
+        char target[4097] = "";
+        size_t end = above + strlen(name);
+        if (result || !strcmp(name, ".") || !strcmp(name, ".."))
+            continue;
+        errno = end + 2 > PATH_MAX ? ENAMETOOLONG : w->left-- ? 0 : EFBIG;
+        if (errno || fstatat(folder, name, &state, AT_SYMLINK_NOFOLLOW)
+            || (S_ISLNK(state.st_mode) && readlinkat(folder, name, target, sizeof target - 1) < 0)) {
+            result = -1;
+            continue;
+        }
+        if (w->contents && state.st_dev != w->device)
+            continue;
+        memcpy(path + above, name, end - above + 1);
+        int regular = S_ISREG(state.st_mode);
+        struct entry head = {state.st_mode & S_IFMT, state.st_mode & 07777, state.st_uid,
+                             state.st_gid, end, strlen(target), regular ? state.st_size : 0};
+        fwrite(&head, sizeof head, 1, w->out);
+        fwrite(path, 1, end, w->out);
+        fwrite(target, 1, head.target, w->out);
+        if (regular && w->contents)
+            result = put_content(w, folder, name, state.st_size);
+        if (!S_ISDIR(state.st_mode) || result)
+            continue;
+        errno = ENAMETOOLONG;
+        int fd = depth < MAX_DEPTH
+                     ? openat(folder, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC) : -1;
+        path[end] = '/';
+        result = fd < 0 ? -1 : walk(w, fd, path, end + 1, depth + 1);
+        int error = errno;
+        shut(&fd);
+        errno = error;
+    }
+    int error = errno;
+    for (int n = 0; n < count; n++)
+        free(names[n]);
+    if (count >= 0)
+        free(names);
+    errno = error;
+    return result;
+}
+
+/* Its entries are data; one of kind 0 says with which errno it ended. */
+static void start_walk(uint32_t id, char **word, int count)
+{
+    int pair[2];
+    static char path[PATH_MAX + 1];
+    if (count != 5 || pipe2(pair, O_CLOEXEC)) {
+        done(id, count != 5 ? EINVAL : errno);
+        return;
+    }
+    pid_t pid = fork();
+    if (pid == 0) {
+        struct walk w = {fdopen(pair[1], "w"), number(word[1]), number(word[4]), 0};
+        struct stat state;
+        if (!w.contents)
+            setfsgid(number(word[3])), setfsuid(number(word[2]));
+        int fd = w.contents ? openat(layer, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC)
+                            : open_path(word[0], O_RDONLY | O_DIRECTORY, 0, 1);
+        int failed = fd < 0 || fstat(fd, &state);
+        w.device = failed ? 0 : state.st_dev;
+        failed = failed || walk(&w, fd, path, 0, 0);
+        struct entry last = {.mode = failed ? errno : 0};
+        fwrite(&last, sizeof last, 1, w.out);
+        fclose(w.out);
+        _exit(0);
+    }
+    int error = errno;
+    close(pair[1]);
+    if (pid < 0) {
+        close(pair[0]);
+        done(id, error);
+        return;
+    }
+    fcntl(pair[0], F_SETFL, O_NONBLOCK);
+    struct item *i = add(READING, id);
+    i->out = pair[0];
+    i->left[0] = UINT64_MAX;
+}
+
 static void start_write(uint32_t id, char **word, int count)
 {
     struct stat state;
@@ -979,6 +1092,7 @@ static void handle(int kind, uint32_t id, char *body, uint32_t size)
     case KILL: if (i) kill_one(i, word, count); break;
     case READ: start_read(id, word, count); break;
     case WRITE: start_write(id, word, count); break;
+    case WALK: start_walk(id, word, count); break;
     case FREEZE: freeze(1); done(id, 0); break;
     case THAW: freeze(0); done(id, 0); break;
     case LISTEN: start_listening(id, word, count); break;
@@ -1062,7 +1176,9 @@ static int poll_once(void)
     }
     list[0] = (struct pollfd){port, POLLIN | (held(&queue) ? POLLOUT : 0), 0};
     list[1] = (struct pollfd){children, POLLIN, 0};
-    for (struct item *i = items; i && !frozen; i = i->next) {
+    for (struct item *i = items; i; i = i->next) {
+        if (frozen && i->kind != READING)
+            continue;
         int fds[4] = {i->out, i->err, held(&i->pending) ? i->in : -1, i->answers};
         if (full || i->kind == WRITING || (i->kind == RELAY && !i->left[0]))
             fds[0] = fds[1] = fds[3] = -1;
@@ -1082,7 +1198,7 @@ static int poll_once(void)
     for (int at = 2; at < count; at++) {
         struct item *i = list[at].revents ? find(owner[at].id) : NULL;
         int which = owner[at].which;
-        if (!i || frozen)
+        if (!i || (frozen && i->kind != READING))
             continue;
         if (which == 2)
             feed(i);

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import os
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from quintain.errors import (
+    ConfigError,
     IsolationError,
     SandboxError,
     SandboxTimeout,
@@ -39,6 +41,7 @@ from quintain.sandbox.microvm.accelerator import Answer, find
 from quintain.sandbox.microvm.bases import Bases
 from quintain.sandbox.microvm.machine import Accelerator, Hardware, Jail, Machine, program
 from quintain.sandbox.microvm.sandbox import MicrovmSandbox
+from quintain.sandbox.microvm.snapshot import MicrovmSnapshot
 from quintain.sandbox.native import NativeBackend
 from quintain.sandbox.network import Proxy
 from quintain.sandbox.network.resolve import Resolve
@@ -103,14 +106,27 @@ class MicrovmBackend:
         self._groups: cgroups.Groups | None = None
         self._name = f"{cgroups.owner_name()}.vm{id(self):x}"
 
-    async def open(self, spec: SandboxSpec) -> MicrovmSandbox:
-        """A fresh sandbox; see `quintain.protocols.SandboxBackend.open`."""
+    async def open(
+        self, spec: SandboxSpec, *, snapshot: MicrovmSnapshot | None = None
+    ) -> MicrovmSandbox:
+        """A fresh sandbox; see `quintain.protocols.SandboxBackend.open`.
+
+        Args:
+            spec: what it holds and may use.
+            snapshot: what another sandbox was; of the same image, limits and workdir.
+
+        Raises:
+            ConfigError: the snapshot was taken from another kind of machine.
+        """
         refuse_closed(self.name, self._closed)
         async with self._preparing:
             kind = await self._prepare(spec)
             state = templates.path(kind.hardware, kind.steps)
-            if self.keep_templates and not state.is_file():
+            if snapshot is None and self.keep_templates and not state.is_file():
                 await self._make_template(kind, state)
+        if snapshot is not None:
+            with _reading(snapshot, str(state)) as fd:
+                return await self._opened(kind, fd, snapshot.first)
         if not self.keep_templates:
             return await self._opened(kind)
         fd = os.open(state, os.O_RDONLY | os.O_CLOEXEC)
@@ -126,7 +142,9 @@ class MicrovmBackend:
                 await machine.monitor.loaded()
             await self._wake(machine, kind, restored=state >= 0)
             slowness = EMULATED if kind.hardware.accelerator == "tcg" else 1.0
-            sandbox = MicrovmSandbox(kind.spec, machine, group, kind.image, self._forked, slowness)
+            sandbox = MicrovmSandbox(
+                kind.spec, machine, group, kind.image, self._forked, self, slowness
+            )
             await sandbox.let_out(self._proxy())
         self._open.add(sandbox)
         sandbox.on_closed = self._open.discard
@@ -143,6 +161,34 @@ class MicrovmBackend:
                 await machine.monitor.do("cont")
             state.seek(0)
             return await self._opened(kind, state.fileno(), machine.guest.next + 1)
+
+    async def snapshot(self, sandbox: MicrovmSandbox) -> MicrovmSnapshot:
+        """The state of a sandbox's machine, taken while nothing in it moves."""
+        machine = sandbox.machine
+        assert isinstance(machine, Machine)
+        async with self._preparing:
+            kind = await self._prepare(sandbox.spec)
+        found = hashlib.blake2b(digest_size=16)
+        with tempfile.TemporaryFile(prefix="quintain-vm-") as state:
+            async with machine.guest.silence():
+                await machine.guest.written(found.update)
+                await machine.monitor.save(state.fileno())
+                await machine.monitor.do("cont")
+            name = str(templates.path(kind.hardware, kind.steps))
+            first = machine.guest.next + 1
+            kept = os.dup(state.fileno())
+        return MicrovmSnapshot(sandbox.spec, name, kept, found.hexdigest(), first)
+
+    async def restore(self, sandbox: MicrovmSandbox, taken: MicrovmSnapshot) -> None:
+        """Lets a sandbox go on from a snapshot, in a new machine."""
+        sandbox.check()
+        async with self._preparing:
+            kind = await self._prepare(sandbox.spec)
+        with _reading(taken, str(templates.path(kind.hardware, kind.steps))) as fd:
+            async with self._started(kind, fd, taken.first) as (machine, group):
+                await machine.monitor.loaded()
+                await self._wake(machine, kind, restored=True)
+        await sandbox.become(machine, group, self._proxy())
 
     def _proxy(self) -> Proxy:
         loop = asyncio.get_running_loop()
@@ -289,3 +335,18 @@ class MicrovmBackend:
         finally:
             os.close(fd)
             draft.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _reading(taken: MicrovmSnapshot, kind: str) -> Iterator[int]:
+    """A descriptor of a snapshot for a machine of that kind."""
+    if taken.kind != kind:
+        raise ConfigError(
+            "a microVM's snapshot fits machines of its own kind only: the same image, memory_mb, "
+            "disk_mb, max_pids, cpus, workdir and user"
+        )
+    fd = taken.reader()
+    try:
+        yield fd
+    finally:
+        os.close(fd)

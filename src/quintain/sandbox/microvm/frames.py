@@ -8,11 +8,13 @@ own: a command, a file on its way, a connection.
 from __future__ import annotations
 
 import os
+import stat
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from quintain.protocols import Entry
 from quintain.sandbox.command import Ended
 
 STEP, START, EXEC, INPUT, KILL, READ, WRITE, FREEZE, THAW, LISTEN, WINDOW = range(1, 12)
@@ -32,6 +34,9 @@ HEAD = struct.Struct("<IIB")
 NUMBER = struct.Struct("<I")
 TOTAL = struct.Struct("<Q")
 ERRNO = struct.Struct("<i")
+ENTRY = struct.Struct("<IIIIIIQ")
+"""Of a WALK: kind, mode, uid, gid, bytes of path and of a link's target, size; then path and target
+and, of the writable layer, the content. The last has kind 0, and an errno as mode."""
 _ENDING = struct.Struct("<iiBBQII")
 CHUNK = 1 << 16
 INPUT_WINDOW = 4 * CHUNK
@@ -40,6 +45,11 @@ MAX_FRAME = 16 << 20
 
 AT_FORK, AT_DROP, AT_CHDIR, AT_EXEC = 1, 2, 3, 4
 TIMED_OUT, UNKILLABLE = 1, 2
+_KINDS: dict[int, Literal["file", "folder", "link"]] = {
+    stat.S_IFREG: "file",
+    stat.S_IFDIR: "folder",
+    stat.S_IFLNK: "link",
+}
 _PLACES: dict[int, Literal["fork", "folder", "program"]] = {
     AT_FORK: "fork",
     AT_CHDIR: "folder",
@@ -81,6 +91,26 @@ class Ending:
 def ending(body: bytes) -> Ending:
     """Reads the body of an EXIT frame."""
     return Ending(*_ENDING.unpack(body))
+
+
+def entries(data: bytes) -> list[Entry]:
+    """What a WALK found, sorted by path.
+
+    Raises:
+        OSError: with what it ended.
+    """
+    found, at = [], 0
+    while at < len(data):
+        kind, mode, _, _, path, target, size = ENTRY.unpack_from(data, at)
+        at += ENTRY.size
+        if not kind and mode:
+            raise OSError(mode, os.strerror(mode))
+        if kind:
+            words = (data[at : at + path], data[at + path : at + path + target])
+            name, leads = (word.decode("utf-8", "backslashreplace") for word in words)
+            found.append(Entry(name, _KINDS.get(kind, "other"), mode, size or target, leads))
+        at += path + target
+    return sorted(found, key=lambda entry: entry.path)
 
 
 def frame(kind: int, number: int, body: bytes = b"") -> bytes:

@@ -15,6 +15,8 @@ from quintain.sandbox.command import Kept
 from quintain.sandbox.microvm import frames
 
 Sink = Callable[[int, bytes], None]
+WALK_S = 600.0
+"""How long everything that was written may take on its way."""
 ANSWER_S = 60.0
 """How long the agent may take for what is not a command."""
 
@@ -171,7 +173,10 @@ class Guest:
 
     @contextlib.asynccontextmanager
     async def silence(self) -> AsyncIterator[None]:
-        """Nothing runs in the sandbox and nothing is on its way, until this ends."""
+        """Nothing runs in the sandbox and nothing is on its way, until this ends.
+
+        `written` may be asked meanwhile, and nothing else.
+        """
         async with self._turn:
             await self._alone(frames.FREEZE)
             try:
@@ -180,15 +185,32 @@ class Guest:
                 if not self.broken:
                     await self._alone(frames.THAW)
 
-    async def _alone(self, kind: int) -> None:
-        """Makes a request without words while nobody else may send."""
+    async def written(self, sink: Callable[[bytes], object]) -> None:
+        """Gives everything in the writable layer to a sink, piece by piece; in a silence only."""
+        await self._alone(frames.WALK, ["", 1 << 31, 0, 0, 1], sink, WALK_S)
+
+    async def _alone(
+        self,
+        kind: int,
+        values: Sequence[str | int] = (),
+        sink: Callable[[bytes], object] = lambda _: None,
+        within_s: float = ANSWER_S,
+    ) -> None:
+        """Makes a request while nobody else may send."""
         number = self._number()
         answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._waiting.add(answer)
-        self.listen(number, lambda _kind, _body: answer.set_result(0))
+
+        def told(kind: int, body: bytes) -> None:
+            if kind == frames.DATA:
+                sink(body)
+            elif not answer.done():
+                answer.set_result(0)
+
+        self.listen(number, told)
         try:
-            async with asyncio.timeout(ANSWER_S):
-                self._writer.write(frames.frame(kind, number))
+            async with asyncio.timeout(within_s):
+                self._writer.write(frames.frame(kind, number, frames.words(values)))
                 await self._writer.drain()
                 await answer
         finally:

@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from quintain.errors import SandboxError, SandboxTimeout
-from quintain.protocols import ExecResult
-from quintain.sandbox import layout, network
+from quintain.errors import CapabilityError, SandboxError, SandboxTimeout
+from quintain.protocols import Entry, ExecResult, Transfer
+from quintain.sandbox import layout, network, transfer
 from quintain.sandbox.asked import check_command
 from quintain.sandbox.attached import Attached
 from quintain.sandbox.images.image import Image
@@ -21,6 +21,7 @@ from quintain.sandbox.microvm.guest import Guest, Running
 from quintain.sandbox.microvm.limits import Group
 from quintain.sandbox.microvm.process import Process
 from quintain.sandbox.microvm.relay import Relay
+from quintain.sandbox.microvm.snapshot import MicrovmSnapshot
 from quintain.sandbox.network import Proxy
 from quintain.sandbox.session import ShellSession
 from quintain.task import SandboxSpec
@@ -48,10 +49,22 @@ class GuestMachine(Protocol):
         ...
 
 
+class Keeper(Protocol):
+    """Takes snapshots of sandboxes: what their backend does about a machine of their kind."""
+
+    async def snapshot(self, sandbox: MicrovmSandbox) -> MicrovmSnapshot:
+        """The machine's state."""
+        ...
+
+    async def restore(self, sandbox: MicrovmSandbox, taken: MicrovmSnapshot) -> None:
+        """Lets the sandbox go on from there."""
+        ...
+
+
 class MicrovmSandbox:
     """An open sandbox of `MicrovmBackend`."""
 
-    capabilities: frozenset[str] = frozenset({"session", "python", "fork"})
+    capabilities: frozenset[str] = frozenset({"session", "python", "list", "transfer", "fork"})
 
     def __init__(
         self,
@@ -60,6 +73,7 @@ class MicrovmSandbox:
         group: Group,
         image: Image,
         forker: Forker,
+        keeper: Keeper | None = None,
         slowness: float = 1.0,
     ) -> None:
         self.spec = spec
@@ -68,9 +82,13 @@ class MicrovmSandbox:
         self._group = group
         self.image = image
         self._forker = forker
+        self._keeper = keeper
+        if keeper is not None:
+            self.capabilities = self.capabilities | {"snapshot"}
         self._user = image.user(spec.user)
         self._env = layout.environment(spec, image)
         self._relay: Relay | None = None
+        self._earlier: list[Event] = []
         self.slowness = slowness
         """How many times longer than on bare hardware things take."""
         self.attached: set[GuestAttached] = set()
@@ -95,7 +113,7 @@ class MicrovmSandbox:
 
     async def network_log(self) -> list[Event]:
         """What was asked of the network so far; see `quintain.protocols.NetworkLog`."""
-        return [] if self._relay is None else self._relay.gate.log.events()
+        return self._earlier + ([] if self._relay is None else self._relay.gate.log.events())
 
     async def fork(self) -> MicrovmSandbox:
         """A second machine that begins where this one is; see `quintain.protocols.Forks`.
@@ -104,6 +122,34 @@ class MicrovmSandbox:
         ended in the copy before it is handed over.
         """
         return await self._forker(self)
+
+    async def snapshot(self) -> MicrovmSnapshot:
+        """The machine as it is; see `quintain.protocols.Snapshots.snapshot`.
+
+        Its memory is kept, `/dev/shm` with it; processes are ended in what is made of it.
+        """
+        if self._keeper is None:
+            raise CapabilityError("these microVMs take no snapshots")
+        return await self._keeper.snapshot(self)
+
+    async def restore(self, taken: MicrovmSnapshot) -> None:
+        """Goes back to a snapshot; see `quintain.protocols.Snapshots.restore`."""
+        if self._keeper is None:
+            raise CapabilityError("these microVMs take no snapshots")
+        await self._keeper.restore(self, taken)
+
+    async def become(self, machine: GuestMachine, group: Group, proxy: Proxy) -> None:
+        """Goes on in another machine; called by the backend only."""
+        old, self.machine = self.machine, machine
+        old_group, self._group = self._group, group
+        relay, self._relay = self._relay, None
+        if relay is not None:
+            self._earlier += relay.gate.log.events()
+            await relay.close()
+        await old.end()
+        await asyncio.to_thread(old_group.remove)
+        self._env = layout.environment(self.spec, self.image)
+        await self.let_out(proxy)
 
     @property
     def process_id(self) -> int:
@@ -245,6 +291,25 @@ class MicrovmSandbox:
         """Writes a file, making its folders; see `quintain.protocols.Sandbox.write`."""
         content = data.encode() if isinstance(data, str) else data
         await self._call(frames.WRITE, path, mode, self._user.uid, self._user.gid, content=content)
+
+    async def entries(self, path: str, *, max_entries: int = 10_000) -> list[Entry]:
+        """What lies under a folder; see `quintain.protocols.Listing.entries`."""
+        user = self._user
+        data = await self._call(frames.WALK, path, max_entries, user.uid, user.gid, 0)
+        try:
+            return frames.entries(data)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, path) from None
+
+    async def upload(self, source: str | Path, target: str = ".") -> Transfer:
+        """Copies a file or a folder in; see `quintain.protocols.Transfers.upload`."""
+        return await transfer.upload(self, Path(source), target)
+
+    async def download(
+        self, source: str, target: str | Path, *, max_bytes: int = 100_000_000
+    ) -> Transfer:
+        """Copies a file or a folder out; see `quintain.protocols.Transfers.download`."""
+        return await transfer.download_named(self, source, Path(target), max_bytes)
 
     async def discard(self, path: str) -> None:
         """Removes a file, if it is there and may be removed."""
