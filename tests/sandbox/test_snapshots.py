@@ -224,3 +224,31 @@ async def test_an_images_layer_comes_back(backend, image):
         await backend.open(SandboxSpec(), snapshot=one)
     await fork.restore(one)
     assert (await fork.exec(["sh", "-c", LIST])).text == after
+
+
+VFORK = """
+import ctypes, time
+vfork_and_sigchld = ctypes.c_long(0x4000 | 17)
+call = {"x86_64": 56, "aarch64": 220}[__import__("platform").machine()]
+print("here", flush=True)
+ctypes.CDLL(None).syscall(ctypes.c_long(call), vfork_and_sigchld, 0, 0, 0, 0)
+while True:
+    open("alive", "a").write("x")
+    time.sleep(0.05)
+"""
+"""Its parent waits in the kernel until it ends, and cannot be stopped meanwhile."""
+
+
+async def test_a_parent_that_waits_in_vfork_stands_still(backend):
+    box = await backend.open(SandboxSpec())
+    running = asyncio.create_task(box.exec(["python3", "-c", VFORK], timeout_s=60))
+    while not (await box.exec(["test", "-s", "alive"])).ok:
+        await asyncio.sleep(0.02)
+    taken = await box.snapshot()
+    size = len(await box.read("alive"))
+    while len(await box.read("alive")) == size:
+        await asyncio.sleep(0.02)
+    again = await backend.open(taken.spec, snapshot=taken)
+    assert len(await again.read("alive")) <= size
+    await box.close()
+    await asyncio.gather(running, return_exceptions=True)

@@ -82,7 +82,7 @@ enum { READ_FILE, REPLACE, TAKE, FOLDER, PROC, LAYER };
 enum { TIMED_OUT = 1, UNKILLABLE = 2 };
 enum { AT_FORK = 1, AT_CHDIR, AT_EXEC, AT_DROP };
 enum { MAX_FRAME = 60000, MAX_FDS = 8, ROUNDS = 3000, FREEZE_AFTER = 4,
-       KILL_ALL_AFTER = 100, YOUNG_ROUNDS = 200, STOP_ROUNDS = 2000, KILL_ALL_FROZEN = 2000,
+       KILL_ALL_AFTER = 100, YOUNG_ROUNDS = 200, PATIENT_AFTER = 20, STOP_ROUNDS = 2000, KILL_ALL_FROZEN = 2000,
        HALF_TURN = 16384, KEPT_FD = 50, LAYER_FD = 51, SPACE_FD = 52, TEMPLATE_FD = 3, TEMPLATE_MS = 120000 };
 enum { IN_PLACE = 1 };
 #define IN_MEMORY 0x80000000u
@@ -646,8 +646,25 @@ static int kill_tree(const pid_t *spared, size_t spared_count, int (*reap)(void)
 static pid_t *stopped; /* what stood still already before a freeze */
 static size_t stopped_count;
 
-/* Whether every thread of a process stands still. */
-static int stands_still(pid_t pid) {
+static int stands_still(pid_t pid, int patient);
+
+/* Whether a thread that no signal reaches waits in vfork for a child that stands still: it goes on no
+ * sooner than that child does. */
+static int waits_for_still(const char *tasks, const char *thread) {
+  char path[400], list[4096];
+  snprintf(path, sizeof path, "%s/%s/children", tasks, thread);
+  int fd = open(path, O_RDONLY | O_CLOEXEC);
+  ssize_t n = fd < 0 ? 0 : read(fd, list, sizeof list - 1);
+  if (fd >= 0) close(fd);
+  list[n > 0 ? n : 0] = 0;
+  int pid, used, found = 0;
+  for (char *at = list; !found && sscanf(at, "%d%n", &pid, &used) == 1; at += used)
+    found = stands_still(pid, 1);
+  return found;
+}
+
+/* Whether every thread of a process stands still; `patient` where it had time to. */
+static int stands_still(pid_t pid, int patient) {
   char path[64], line[512];
   snprintf(path, sizeof path, "/proc/%d/task", pid);
   DIR *tasks = opendir(path);
@@ -665,6 +682,8 @@ static int stands_still(pid_t pid) {
     line[n] = 0;
     char *after = strrchr(line, ')');
     still = after && strlen(after) > 2 && strchr("TtZX", after[2]) != NULL;
+    if (!still && patient && after && after[1] && after[2] == 'D')
+      still = waits_for_still(path, entry->d_name);
   }
   closedir(tasks);
   return still;
@@ -690,14 +709,14 @@ static int freeze(void) {
   stopped = calloc(count + 1, sizeof *stopped);
   if (!stopped) return -1;
   for (size_t i = 0; i < count; i++)
-    if (processes[i].pid != 1 && stands_still(processes[i].pid))
+    if (processes[i].pid != 1 && stands_still(processes[i].pid, 0))
       stopped[stopped_count++] = processes[i].pid;
   for (int turn = 0; turn < STOP_ROUNDS; turn++) {
     if (kill(-1, SIGSTOP) < 0 && errno == ESRCH) return 0;
     int still = 1;
     count = list_processes();
     for (size_t i = 0; still && i < count; i++)
-      still = processes[i].pid == 1 || stands_still(processes[i].pid);
+      still = processes[i].pid == 1 || stands_still(processes[i].pid, turn > PATIENT_AFTER);
     if (still) return 0;
     nap_ms(1);
   }

@@ -17,23 +17,37 @@ import time
 
 STOP_ROUNDS = 2000
 ROUND_S = 0.001
+PATIENT_AFTER = 20
 
 
 def _others() -> list[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdigit() and name != "1"]
 
 
-def _stands_still(pid: int) -> bool:
-    """Whether every thread of a process is stopped or dead."""
+def _stands_still(pid: int, *, patient: bool = False) -> bool:
+    """Whether every thread of a process is stopped or dead.
+
+    Where it had time to (`patient`), also a thread stands still that no signal reaches because it
+    waits in vfork for a child that does: it goes on no sooner.
+    """
     try:
         threads = os.listdir(f"/proc/{pid}/task")
     except OSError:
         return True
     for thread in threads:
         with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/stat", "rb") as file:
-            if file.read().rpartition(b")")[2].split()[0] not in (b"T", b"t", b"Z", b"X"):
+            state = file.read().rpartition(b")")[2].split()[0]
+            if state in (b"T", b"t", b"Z", b"X"):
+                continue
+            if not (patient and state == b"D" and _waits_for_still(pid, thread)):
                 return False
     return True
+
+
+def _waits_for_still(pid: int, thread: str) -> bool:
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/children") as file:
+        return any(_stands_still(int(child), patient=True) for child in file.read().split())
+    return False
 
 
 def freeze() -> frozenset[int]:
@@ -43,10 +57,10 @@ def freeze() -> frozenset[int]:
         OSError: a process could not be stopped; the others go on.
     """
     before = frozenset(pid for pid in _others() if _stands_still(pid))
-    for _ in range(STOP_ROUNDS):
+    for turn in range(STOP_ROUNDS):
         with contextlib.suppress(ProcessLookupError):
             os.kill(-1, signal.SIGSTOP)
-        if all(_stands_still(pid) for pid in _others()):
+        if all(_stands_still(pid, patient=turn > PATIENT_AFTER) for pid in _others()):
             return before
         time.sleep(ROUND_S)
     thaw(before)
