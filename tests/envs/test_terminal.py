@@ -189,8 +189,9 @@ async def test_shell_keeps_its_state_and_tells_how_it_ended():
     assert told[0] == "/tmp"
     assert told[1] == "/tmp\n5\n[stderr]\nno\n[exit code 3]"
     assert "[killed: timeout limit]" in told[2]
-    assert told[3].startswith("5\n[exit code 4]")
+    assert told[3].startswith("5\n[stderr]\nthe shell ended with exit code 4")
     assert "the next command gets a new one" in told[3]
+    assert told[3].endswith("[exit code 4]")
     assert told[4] == "[]"
     assert len(told[5]) < 31_000
     assert "bytes cut" in told[5]

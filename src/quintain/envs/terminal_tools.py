@@ -40,12 +40,8 @@ async def _shell(command: str, sandbox: Any, timeout_s: float | None = None) -> 
     session = _SESSIONS.get(sandbox)
     if session is None:
         session = _SESSIONS[sandbox] = await sandbox.session()
-    before = session.restarts
     run = await session.run(command, timeout_s=timeout_s)
-    told = describe_exec(run) or NO_OUTPUT
-    if session.restarts > before:
-        told += "\n[the shell ended; the next command gets a new one]"
-    return told
+    return describe_exec(run) or NO_OUTPUT
 
 
 async def _read(path: str, sandbox: Any, first_line: int = 1, last_line: int | None = None) -> str:  # noqa: D417
