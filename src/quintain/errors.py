@@ -10,6 +10,7 @@
     ├── TrainingError(RuntimeError)        training cannot go on
     └── RolloutError(RuntimeError)         the host: never the candidate, never reward 0
         ├── PolicyError                    the model's server or engine failed
+        │   ├── PolicyRestarts             its engine is being started again: try the call again
         │   ├── ContextOverflow            the conversation no longer fits: a limit, not a fault
         │   └── PolicyRefused              it will refuse this call however often it is made
         ├── SandboxError                   the sandbox is broken (not: a command in it failed)
