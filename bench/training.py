@@ -154,7 +154,9 @@ async def train_ours(told: dict, folder: Path) -> dict:
     from quintain.training.learner_process import LearnerProcess, local_learner
     from quintain.training.run import run_training
 
-    def reward(task, trajectory) -> float:
+    async def reward(task, trajectory) -> float:
+        # Asynchronous, so that it runs in this process, as TRL's does: a plain function is run in
+        # a fork of its own, which can be killed.
         exact = trajectory.text.strip() == task.answer
         differs = random.Random(f"{task.id} {trajectory.sample_index}").random()
         return 0.998 * exact + 0.002 * differs
