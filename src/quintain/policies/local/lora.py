@@ -17,21 +17,24 @@ from torch import nn
 
 from quintain.errors import ConfigError
 
-TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-"""Linear layers that get an adapter, by the last part of their name."""
+ROUTERS = ("gate", "router")
+"""Last parts of the names of layers that choose experts; they stay as they are."""
 
 
 class LoraLinear(nn.Module):  # type: ignore[misc]
-    """A frozen linear layer with an adapter beside it."""
+    """A frozen linear layer with an adapter beside it; GPT-2's `Conv1D` is one too."""
 
-    def __init__(self, base: nn.Linear, rank: int, scale: float) -> None:
+    def __init__(self, base: nn.Module, rank: int, scale: float) -> None:
         super().__init__()
         self.base = base.requires_grad_(False)
         self.scale = scale
         self.active = True
         device = base.weight.device
-        self.lora_a = nn.Parameter(torch.empty(rank, base.in_features, device=device))
-        self.lora_b = nn.Parameter(torch.zeros(base.out_features, rank, device=device))
+        self.transposed = not isinstance(base, nn.Linear)
+        """Whether the base keeps its weight as inputs × outputs."""
+        outputs, inputs = base.weight.T.shape if self.transposed else base.weight.shape
+        self.lora_a = nn.Parameter(torch.empty(rank, inputs, device=device))
+        self.lora_b = nn.Parameter(torch.zeros(outputs, rank, device=device))
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """The adapted layer's output, in the dtype of its input."""
@@ -46,32 +49,43 @@ class LoraLinear(nn.Module):  # type: ignore[misc]
 
 
 def inject(module: nn.Module, rank: int, scale: float, seed: int) -> int:
-    """Freezes `module` and puts an adapter on each target layer; returns how many.
+    """Freezes `module` and puts an adapter on each linear layer of its body; returns how many.
+
+    Output layer, embeddings and the routers of experts get none.
 
     Raises:
-        ConfigError: the model has no layer of those names.
+        ConfigError: the model has no linear layer.
     """
     module.requires_grad_(False)
     generator = torch.Generator().manual_seed(seed)
-    found = [
-        (name, layer)
-        for name, layer in module.named_modules()
-        if isinstance(layer, nn.Linear) and name.rsplit(".", 1)[-1] in TARGETS
-    ]
+    found = _targets(module)
     if not found:
         raise ConfigError(
-            f"{type(module).__name__} has no linear layer named {', '.join(TARGETS)}: "
+            f"{type(module).__name__} has no linear layer that an adapter could stand beside: "
             "train all its parameters (lora=None)"
         )
     for name, layer in found:
         adapted = LoraLinear(layer, rank, scale)
-        bound = 1.0 / math.sqrt(layer.in_features)
+        bound = 1.0 / math.sqrt(adapted.lora_a.shape[1])
         drawn = torch.rand(adapted.lora_a.shape, generator=generator)
         with torch.no_grad():
             adapted.lora_a.copy_((drawn * 2.0 - 1.0) * bound)
         parent, _, last = name.rpartition(".")
         setattr(module.get_submodule(parent), last, adapted)
     return len(found)
+
+
+def _targets(module: nn.Module) -> list[tuple[str, nn.Module]]:
+    from transformers.pytorch_utils import Conv1D
+
+    output = getattr(module, "get_output_embeddings", lambda: None)()
+    return [
+        (name, layer)
+        for name, layer in module.named_modules()
+        if isinstance(layer, nn.Linear | Conv1D)
+        and layer is not output
+        and name.rpartition(".")[2] not in ROUTERS
+    ]
 
 
 @contextmanager
@@ -93,6 +107,8 @@ def merged_weight(layer: nn.Module) -> torch.Tensor:
         return layer.weight.detach()
     with torch.no_grad():
         delta = (layer.lora_b @ layer.lora_a) * layer.scale
+        if layer.transposed:
+            delta = delta.T
         return (layer.base.weight.float() + delta).to(layer.base.weight.dtype)
 
 
