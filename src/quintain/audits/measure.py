@@ -8,7 +8,7 @@ from typing import Any
 
 from quintain.audits.aims import aim_of
 from quintain.audits.report import Finding, Report
-from quintain.audits.sources import SOURCES, submissions_of
+from quintain.audits.sources import SOURCES, default_sources, submissions_of
 from quintain.audits.trials import PASSES, Cost, Pass, Trial, play
 from quintain.audits.weaknesses import WEAKNESSES
 from quintain.errors import ConfigError
@@ -28,7 +28,7 @@ async def aaudit(
     *,
     tasks: Iterable[Task] | None = None,
     limit: int = TASKS,
-    sources: Sequence[str] = tuple(SOURCES),
+    sources: Sequence[str] | None = None,
     passes: Sequence[Pass] = PASSES,
     repeats: int = 1,
     only: Sequence[str] = (),
@@ -42,7 +42,7 @@ async def aaudit(
         environment: under audit; its `oracle`, `fakes` and `aim` say what right answers look like.
         tasks: these; None: the first `limit` of each split.
         limit: tasks of each split.
-        sources: names in `SOURCES`.
+        sources: names in `SOURCES`; None: all that can be had here.
         passes: rounds over all submissions, different in order and load.
         repeats: how often each pass is played.
         only: names of submissions, and no others.
@@ -53,6 +53,7 @@ async def aaudit(
     Raises:
         ConfigError: no tasks, an unknown source, or a submission that there is not.
     """
+    sources = default_sources() if sources is None else sources
     for name in sources:
         if name not in SOURCES:
             raise ConfigError(f"no source {name!r} of submissions; there are {', '.join(SOURCES)}")

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from quintain.audits.aims import may_be_right
 from quintain.audits.exploits import CORPUS
+from quintain.audits.packages import bohrin, gradecheck, missing
 from quintain.audits.submissions import Aim, Script, Submission, as_script, say
 from quintain.protocols import Environment
 from quintain.record import derive_seed, digest
@@ -240,8 +241,15 @@ SOURCES: dict[str, Source] = {
     "unusual": unusual,
     "partial": partial,
     "outputs": outputs,
+    "bohrin": bohrin,
+    "gradecheck": gradecheck,
 }
 """In the order in which they are played."""
+
+
+def default_sources() -> tuple[str, ...]:
+    """All that can be had here: other packages' attacks need the extra `audit`."""
+    return tuple(name for name in SOURCES if name not in missing())
 
 
 def submissions_of(

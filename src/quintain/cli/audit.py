@@ -108,7 +108,7 @@ def audit_command(
         made,
         tasks=chosen,
         limit=limit,
-        sources=tuple(source or SOURCES),
+        sources=tuple(source) if source else None,
         only=tuple(only or ()),
         repeats=repeats,
         seed=settings.seed,
