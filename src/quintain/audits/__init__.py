@@ -9,8 +9,9 @@
 
 from typing import Any
 
+from quintain.audits.findings import Finding
 from quintain.audits.measure import aaudit
-from quintain.audits.report import Finding, Report
+from quintain.audits.report import Report
 from quintain.audits.submissions import Aim, Submission
 from quintain.protocols import Environment
 from quintain.rollouts import run_blocking

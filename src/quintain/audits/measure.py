@@ -7,12 +7,15 @@ from itertools import islice
 from typing import Any
 
 from quintain.audits.aims import aim_of
-from quintain.audits.report import Finding, Report
+from quintain.audits.findings import LEAK, Finding
+from quintain.audits.leaks import Probed, probe
+from quintain.audits.learn import Learnability, learnability
+from quintain.audits.report import Report
 from quintain.audits.sources import SOURCES, default_sources, submissions_of
 from quintain.audits.trials import PASSES, Cost, Pass, Trial, play
 from quintain.audits.weaknesses import WEAKNESSES
 from quintain.errors import ConfigError
-from quintain.protocols import Environment
+from quintain.protocols import Environment, Policy
 from quintain.task import Split, Task
 from quintain.verdict import Outcome
 
@@ -33,6 +36,9 @@ async def aaudit(
     repeats: int = 1,
     only: Sequence[str] = (),
     seed: int = 0,
+    probes: bool = True,
+    policy: Policy | None = None,
+    samples: int = 8,
     on_progress: Progress | None = None,
     **host: Any,
 ) -> Report:
@@ -47,6 +53,9 @@ async def aaudit(
         repeats: how often each pass is played.
         only: names of submissions, and no others.
         seed: of the orders.
+        probes: whether to look for the answer on the policy's side, too.
+        policy: whose pass rate tells whether there is something to learn; None: not measured.
+        samples: of that policy, a task.
         on_progress: told how far it is.
         host: further settings of `Host` (backend, allow_weaker, …).
 
@@ -62,14 +71,15 @@ async def aaudit(
         raise ConfigError(f"{environment.name} has no tasks to audit")
     aims = [aim_of(environment, task) for task in chosen]
     trials = [
-        Trial(aim.task, submission)
+        Trial(submission.task or aim.task, submission)
         for aim in aims
         for submission in submissions_of(
             environment, aim, [other for other in aims if other is not aim], sources
         )
         if (not only or submission.name in only) and (not submission.costly or aim is aims[0])
     ]
-    if not trials:
+    look = (probes and not only) or LEAK in only
+    if not trials and not look:
         raise ConfigError(f"no submission is named {', '.join(only)}")
     rounds = [how for how in passes for _ in range(repeats)]
     later = [trial for trial in trials if not trial.submission.costly]
@@ -85,7 +95,13 @@ async def aaudit(
                 on_progress(done, planned, name)
 
         costs.append(await play(environment, played, how, host=host, seed=seed, on_done=tell))
-    return summarise(environment, chosen, trials, costs, aims[0].form)
+    seen = [await probe(environment, task, host) for task in chosen] if look else []
+    tried = None
+    if policy is not None:
+        tried = await learnability(
+            environment, policy, chosen, samples=samples, host=host, seed=seed
+        )
+    return summarise(environment, chosen, trials, costs, aims[0].form, seen, tried)
 
 
 def _first(environment: Environment, limit: int) -> list[Task]:
@@ -98,6 +114,8 @@ def summarise(
     trials: Sequence[Trial],
     costs: Sequence[Cost],
     form: str,
+    probes: Sequence[Probed] = (),
+    tried: Learnability | None = None,
 ) -> Report:
     """What the trials show."""
     findings: list[Finding] = []
@@ -106,8 +124,12 @@ def summarise(
     }
     for trial in trials:
         findings.extend(_findings(trial, gold_fails))
+    for probed in probes:
+        findings.extend(Finding.of_leak(leak) for leak in probed.leaks if leak.certain)
     shown = {finding.weakness for finding in findings}
     measured = _measured(trials)
+    if any(probed.needles and not probed.fault for probed in probes):
+        measured.add("BGW-115")
     return Report(
         environment=environment.name,
         verifier=environment.verifier.name,
@@ -121,6 +143,8 @@ def summarise(
             for weakness in WEAKNESSES
             if weakness not in shown and weakness not in measured
         },
+        probes=tuple(probes),
+        learnability=tried,
     )
 
 

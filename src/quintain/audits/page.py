@@ -43,6 +43,12 @@ def to_html(report: Report, target: str) -> str:
     leads = "".join(
         f"<li>{escape(t.submission.name)} on {escape(t.task.id)}</li>" for t in report.leads
     )
+    looks = "".join(
+        f"<li>{escape(leak.where)}: {escape(leak.what)}</li>"
+        for leak in report.leaks
+        if not leak.certain
+    )
+    parts = "".join(f"<li>{escape(k)}: {escape(v)}</li>" for k, v in report.unmeasured.items())
     unmeasured = ", ".join(f"{k} {v}" for k, v in report.not_measured.items())
     return (
         "<!doctype html><html lang=en><meta charset=utf-8>"
@@ -52,8 +58,8 @@ def to_html(report: Report, target: str) -> str:
         f"<p>Verifier {escape(report.verifier)}.</p>"
         f"{verdict}<h2>Measured</h2><table>{rows}</table>"
         f"<h2>Findings</h2>{findings or '<p>None.</p>'}"
-        + (f"<h2>To look at</h2><ul>{leads}</ul>" if leads else "")
-        + f"<h2>Not measured</h2><p>{escape(unmeasured)}</p></html>"
+        + (f"<h2>To look at</h2><ul>{leads}{looks}</ul>" if leads or looks else "")
+        + f"<h2>Not measured</h2><ul>{parts}</ul><p>{escape(unmeasured)}</p></html>"
     )
 
 

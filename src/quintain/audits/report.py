@@ -6,66 +6,21 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from quintain.audits.findings import Finding
+from quintain.audits.leaks import Leak, Probed
+from quintain.audits.learn import Learnability
+from quintain.audits.submissions import SYMMETRY
 from quintain.audits.trials import Cost, Trial
-from quintain.audits.weaknesses import WEAKNESSES
-from quintain.record import Json, digest
+from quintain.record import Json
 from quintain.statistics import Interval, upper_bound, wilson
 from quintain.verdict import Outcome
 
 BOUND = 0.05
 """Largest false-positive rate, by its point estimate, with which a verifier may train."""
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One proven fault: a submission, the verdicts on it, and the command that shows it again."""
-
-    id: str
-    weakness: str
-    task_id: str
-    submission: str
-    submission_kind: str
-    detail: str
-    script: tuple[Json, ...]
-    """The messages submitted."""
-    rewards: tuple[float | None, ...]
-    """Of every pass."""
-    explanation: str
-    """The verifier's own words, in the pass that shows it."""
-
-    @classmethod
-    def of(cls, weakness: str, trial: Trial, detail: str) -> Finding:
-        """The finding that a trial proves."""
-        submission = trial.submission
-        wanted = Outcome.SOLVED if submission.right is not True else Outcome.FAILED
-        shown = trial.outcomes.index(wanted) if wanted in trial.outcomes else 0
-        return cls(
-            id=f"QF-{digest(weakness, trial.task.id, submission.name)[:10]}",
-            weakness=weakness,
-            task_id=trial.task.id,
-            submission=submission.name,
-            submission_kind=submission.kind,
-            detail=detail,
-            script=tuple(message.model_dump(mode="json") for message in submission.script),
-            rewards=tuple(trial.rewards),
-            explanation=trial.explanations[shown],
-        )
-
-    @property
-    def title(self) -> str:
-        """Weakness and its name."""
-        return f"{self.weakness} {WEAKNESSES[self.weakness]}"
-
-    def command(self, target: str) -> str:
-        """The line that shows it again."""
-        return shlex.join(
-            ["quintain", "audit", target, "--task", self.task_id, "--only", self.submission]
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +36,10 @@ class Report:
     costs: tuple[Cost, ...]
     not_measured: Mapping[str, str]
     """Weakness to its name: nothing was said about these, neither good nor bad."""
+    probes: tuple[Probed, ...] = ()
+    """What the leak probes saw, a task each."""
+    learnability: Learnability | None = None
+    """What a policy earned, where one was given."""
 
     # --- rates ------------------------------------------------------------------------------------
 
@@ -134,6 +93,67 @@ class Report:
         """Submissions whose verdict changed between passes."""
         return sum(trial.flipped for trial in self.trials)
 
+    @property
+    def flips_by_pass(self) -> dict[str, int]:
+        """Of every pass after the first: submissions whose verdict is not that of the first."""
+        return {
+            cost.name: sum(trial.differs(number) for trial in self.trials)
+            for number, cost in enumerate(self.costs)
+            if number
+        }
+
+    @property
+    def invariance(self) -> tuple[int, int]:
+        """Of changes that carry no meaning: (that fail, judged)."""
+        kinds = ("right but unusual", "bohrin: positive control")
+        judged = [t for t in self._judged(right=True) if t.submission.kind in kinds]
+        return sum(Outcome.FAILED in trial.outcomes for trial in judged), len(judged)
+
+    @property
+    def asymmetries(self) -> tuple[list[str], int]:
+        """Pairs of answers that are equal one way only, and how many were compared."""
+        ways: dict[tuple[str, str], dict[str, Trial]] = {}
+        for trial in self.trials:
+            if trial.submission.kind == SYMMETRY and trial.judged:
+                pair, _, way = trial.submission.name.rpartition(" ")
+                ways.setdefault((trial.task.id, pair), {})[way] = trial
+        both = [found for found in ways.values() if len(found) == 2]
+        uneven = [f for f in both if f["there"].passed is not f["back"].passed]
+        return [found["there"].submission.detail for found in uneven], len(both)
+
+    def rate(self, *outcomes: Outcome) -> Interval:
+        """How often a verdict came out so, over all passes, with Wilson's interval."""
+        return wilson(sum(map(self.outcomes, outcomes)), self.verdicts)
+
+    @property
+    def leaks(self) -> list[Leak]:
+        """All that was found on the policy's side, certain or not."""
+        return [leak for probed in self.probes for leak in probed.leaks]
+
+    @property
+    def unmeasured(self) -> dict[str, str]:
+        """Parts of the report that there is nothing to say of, and why."""
+        out = {}
+        if not self.probes:
+            out["leaks"] = "not looked for"
+        elif not any(probed.needles for probed in self.probes):
+            out["leaks"] = "the answers are too short to be told from chance"
+        for probed in self.probes:
+            if probed.fault:
+                out["leaks"] = f"the probe of {probed.task_id} ended in {probed.fault}"
+        if self.learnability is None:
+            out["learnability"] = "no policy was given (--policy)"
+        if not self.invariance[1]:
+            out["invariance"] = "no change without meaning is known for this form"
+        if not self.asymmetries[1]:
+            out["symmetry"] = "answers are not compared as equals"
+        if len(self.costs) < 2:
+            out["flips"] = "one pass was played"
+        if not self.has_gold:
+            out["right submissions"] = "no oracle, and no answer that is one"
+        out["suite quality"] = "coverage and mutation score of hidden cases are not part of this"
+        return out
+
     def outcomes(self, outcome: Outcome) -> int:
         """How often a verdict came out so, over all passes."""
         return sum(trial.outcomes.count(outcome) for trial in self.trials)
@@ -168,7 +188,11 @@ class Report:
     @property
     def leads(self) -> tuple[Trial, ...]:
         """Submissions of unknown worth that passed: for a person to look at."""
-        return tuple(t for t in self.trials if t.submission.right is None and t.passed)
+        return tuple(
+            trial
+            for trial in self.trials
+            if trial.submission.right is None and trial.passed and trial.submission.kind != SYMMETRY
+        )
 
     def problems(self, bound: float = BOUND) -> list[str]:
         """Why this verifier should not train anything; empty when it may.
@@ -185,6 +209,9 @@ class Report:
             out.append(f"submissions that solve nothing pass: {self.null_score}")
         if self.false_positives.value > bound:
             out.append(f"wrong submissions pass: {self.false_positives}, more than {bound:g}")
+        certain = [leak for leak in self.leaks if leak.certain]
+        if certain:
+            out.append(f"the policy can read the answer: {certain[0].where}")
         if self.flips:
             out.append(f"{self.flips} verdicts change between passes")
         return out
@@ -209,7 +236,11 @@ class Report:
                 **_interval(self.false_positives),
                 "upper_bound": self.false_positive_bound,
                 "by_kind": {
-                    kind: {"passed": passed, **_interval(wilson(passed, n))}
+                    kind: {
+                        "passed": passed,
+                        **_interval(wilson(passed, n)),
+                        "upper_bound": upper_bound(passed, n),
+                    }
                     for kind, (passed, n) in self.kinds.items()
                 },
             },
@@ -217,6 +248,11 @@ class Report:
             "null_score": _interval(self.null_score),
             "gold": {"known": self.has_gold, "failed": list(self.gold_fails)},
             "flips": self.flips,
+            "flips_by_pass": self.flips_by_pass,
+            "invariance": dict(zip(("failed", "n"), self.invariance, strict=True)),
+            "symmetry": dict(zip(("uneven", "n"), self.asymmetries, strict=True)),
+            "undecided_rate": _interval(self.rate(Outcome.ABSTAINED)),
+            "error_rate": _interval(self.rate(*(o for o in Outcome if o.host_fault))),
             "undecided": self.outcomes(Outcome.ABSTAINED),
             "errors": sum(self.outcomes(o) for o in Outcome if o.host_fault),
             "verdict_s": {f"p{int(100 * q)}": self.latency_s(q) for q in (0.5, 0.95, 0.99)},
@@ -239,7 +275,27 @@ class Report:
             "leads": [
                 {"task": trial.task.id, "submission": trial.submission.name} for trial in self.leads
             ],
+            "leaks": [
+                {
+                    "task": leak.task_id,
+                    "where": leak.where,
+                    "what": leak.what,
+                    "certain": leak.certain,
+                }
+                for leak in self.leaks
+            ],
+            "looked_for": {p.task_id: {"strings": p.needles, "in": p.places} for p in self.probes},
+            "learnability": None
+            if self.learnability is None
+            else {
+                "policy": self.learnability.policy,
+                **_interval(self.learnability.rate),
+                "tasks_with_signal": self.learnability.mixed,
+                "learnable": self.learnability.learnable,
+                "not_judged": self.learnability.faults,
+            },
             "not_measured": dict(self.not_measured),
+            "unmeasured": self.unmeasured,
             "problems": self.problems(),
         }
 
@@ -249,19 +305,30 @@ class Report:
             (f"  {kind}", f"{passed} of {n} pass {wilson(passed, n)}")
             for kind, (passed, n) in sorted(self.kinds.items())
         ]
-        errors = sum(self.outcomes(o) for o in Outcome if o.host_fault)
+        faults = [outcome for outcome in Outcome if outcome.host_fault]
+        errors = sum(map(self.outcomes, faults))
+        uneven, pairs = self.asymmetries
+        certain = sum(leak.certain for leak in self.leaks)
         gold = "none is known" if not self.has_gold else f"{len(self.gold_fails)} tasks fail"
         return [
             ("tasks, submissions, verdicts",
              f"{len(self.tasks)}, {len(self.trials)}, {self.verdicts}"),
             ("wrong submissions that pass",
-             f"{self.false_positives}; at most {self.false_positive_bound:.3f} with 95 %"),
+             f"{_shown(self.false_positives)}; at most {self.false_positive_bound:.3f} with 95 %"),
             *kinds,
-            ("right submissions that fail", str(self.false_negatives)),
+            ("right submissions that fail", _shown(self.false_negatives)),
             ("gold", gold),
-            ("a policy that solves nothing", f"scores {self.null_score}"),
+            ("a policy that solves nothing", f"scores {_shown(self.null_score)}"),
             ("verdicts that change", f"{self.flips} of {len(self.trials)}"),
-            ("undecided, errors", f"{self.outcomes(Outcome.ABSTAINED)}, {errors}"),
+            *((f"  {name}", f"{n} differ from the first pass")
+              for name, n in self.flips_by_pass.items()),
+            ("changes without meaning", "{} of {} fail".format(*self.invariance)),
+            ("pairs equal one way only", f"{len(uneven)} of {pairs}"),
+            ("undecided", f"{self.outcomes(Outcome.ABSTAINED)}: {self.rate(Outcome.ABSTAINED)}"),
+            ("errors", f"{errors}: {self.rate(*faults)}"),
+            ("answers on the policy's side", f"{certain} leaks, {len(self.leaks) - certain} to "
+             f"look at; {sum(p.needles for p in self.probes)} strings looked for"),
+            ("learnability", str(self.learnability or "not measured: no policy was given")),
             ("time of a verdict",
              " · ".join(f"p{int(100 * q)} {1000 * self.latency_s(q):.1f} ms"
                         for q in (0.5, 0.95, 0.99))),
@@ -274,8 +341,14 @@ class Report:
         lines += [f"{found.title}: {found.submission} on {found.task_id} {found.detail}"
                   for found in self.findings]  # fmt: skip
         lines += [f"lead: {t.submission.name} on {t.task.id} passes" for t in self.leads]
+        lines += [f"look at: {leak.what} in {leak.where} ({leak.task_id})" for leak in self.leaks]
+        lines += [f"not measured: {name}: {why}" for name, why in self.unmeasured.items()]
         lines.append("not measured: " + ", ".join(self.not_measured))
         return "\n".join(lines)
+
+
+def _shown(interval: Interval) -> str:
+    return str(interval) if interval.n else "none was judged"
 
 
 def _interval(interval: Interval) -> dict[str, Json]:
@@ -286,11 +359,3 @@ def _interval(interval: Interval) -> dict[str, Json]:
         "high": interval.high,
         "n": interval.n,
     }
-
-
-def by_weakness(findings: Sequence[Finding]) -> dict[str, list[Finding]]:
-    """The findings of each weakness."""
-    out: dict[str, list[Finding]] = {}
-    for finding in findings:
-        out.setdefault(finding.weakness, []).append(finding)
-    return out

@@ -7,6 +7,7 @@ leaves out what happens to be the gold itself.
 from __future__ import annotations
 
 import ast
+import json
 import random
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +16,8 @@ from dataclasses import replace
 from quintain.audits.aims import may_be_right
 from quintain.audits.exploits import CORPUS
 from quintain.audits.packages import bohrin, gradecheck, missing
-from quintain.audits.submissions import Aim, Script, Submission, as_script, say
+from quintain.audits.submissions import SYMMETRY, Aim, Script, Submission, as_script, say
+from quintain.messages import assistant
 from quintain.protocols import Environment
 from quintain.record import derive_seed, digest
 
@@ -192,6 +194,56 @@ class _RenamedLocals(ast.NodeTransformer):
         return node
 
 
+def invariance(environment: Environment, aim: Aim, others: Sequence[Aim]) -> Iterator[Submission]:
+    """Golds changed in what carries no meaning: blanks around, a comment, a command too many."""
+    if aim.gold is None:
+        return
+    last = aim.gold[-1]
+    changed: dict[str, Script] = {}
+    if aim.form in ("answer", "judge") and last.text:
+        changed["line break after"] = (*aim.gold[:-1], *say(last.text + "\n"))
+        changed["blanks before"] = (*aim.gold[:-1], *say("\n  " + last.text))
+    elif aim.form == "terminal" and aim.shell is not None:
+        changed["a command that does nothing"] = (aim.submitted("true")[0], *aim.gold)
+    elif aim.form == "calls" and len(aim.gold) <= 2 and not aim.written:
+        turned = [
+            call.model_copy(update={"arguments": dict(reversed(call.arguments.items()))})
+            for call in aim.gold[0].tool_calls
+        ]
+        changed["arguments in another order"] = (assistant("", *turned), *aim.gold[1:])
+    elif aim.form == "sql":
+        query = json.loads(aim.known)["query"].strip().rstrip(";")
+        changed["with a comment"] = aim.submitted(f"/* people */ {query}\n-- the end")
+        changed["with a semicolon"] = aim.submitted(f"\n{query} ;\n")
+    for name, script in changed.items():
+        if script != aim.gold:
+            yield Submission(
+                name, "right but unusual", script, True, "BGW-120", "means the same as the gold"
+            )
+
+
+def symmetry(environment: Environment, aim: Aim, others: Sequence[Aim]) -> Iterator[Submission]:
+    """Pairs of answers, each once as the gold and once as the answer: equality goes both ways."""
+    gold = aim.task.answer
+    if aim.form != "answer" or not isinstance(gold, str | int) or isinstance(gold, bool):
+        return
+    text = str(gold).strip()
+    if re.fullmatch(r"-?\d{1,18}", text):
+        value = int(text)
+        beside = [f"{value}.0", f"{value}.00", str(value + 1)]
+    else:
+        beside = [f" {text} ", text.upper(), text[:-1]]
+    for number, other in enumerate(beside):
+        if not other.strip() or other == text:
+            continue
+        turned = aim.task.model_copy(update={"answer": other})
+        for way, said, task in (("there", other, None), ("back", text, turned)):
+            yield Submission(
+                f"pair {number} {way}", SYMMETRY, say(f"\\boxed{{{said}}}"), None, "BGW-123",
+                f"{text!r} and {other!r}", task=task,
+            )  # fmt: skip
+
+
 def partial(environment: Environment, aim: Aim, others: Sequence[Aim]) -> Iterator[Submission]:
     """The reference, wrong on about half of all inputs: a verdict on it that changes is a flip."""
     if aim.form != "function" or not aim.reference:
@@ -239,7 +291,9 @@ SOURCES: dict[str, Source] = {
     "exploits": exploits,
     "hard-coded": hard_coded,
     "unusual": unusual,
+    "invariance": invariance,
     "partial": partial,
+    "symmetry": symmetry,
     "outputs": outputs,
     "bohrin": bohrin,
     "gradecheck": gradecheck,
@@ -259,7 +313,8 @@ def submissions_of(
     out: dict[str, Submission] = {}
     for name in sources:
         for submission in SOURCES[name](environment, aim, others):
-            said = digest([message.model_dump(mode="json") for message in submission.script])
+            messages = [message.model_dump(mode="json") for message in submission.script]
+            said = digest(messages, submission.name if submission.kind == SYMMETRY else "")
             known = out.get(said)
             if known is None or (known.right is None and submission.right is not None):
                 out[said] = submission

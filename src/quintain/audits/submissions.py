@@ -28,6 +28,8 @@ input, what such a program prints, what is left in a sandbox with a shell, tool 
 a heuristic verifier likes, a project's files, a proof, or something that only the environment
 knows."""
 DONE = "Done."
+SYMMETRY = "symmetry"
+"""The class of pairs that are compared with each other and with nothing else."""
 
 _FENCE = re.compile(r"^```[ \t]*[\w+-]*[^\n]*\n(.*?)^```[ \t]*$", re.DOTALL | re.MULTILINE)
 
@@ -49,6 +51,8 @@ class Submission:
     """One line: what it does, and why that makes it right or wrong."""
     costly: bool = False
     """Whether it burns its whole budget: then it is played on one task, once."""
+    task: Task | None = None
+    """What it is submitted to, where that is a changed task."""
 
     @property
     def text(self) -> str:

@@ -36,6 +36,8 @@ class Trial:
     rewards: list[float | None] = field(default_factory=list)
     verify_s: list[float] = field(default_factory=list)
     explanations: list[str] = field(default_factory=list)
+    checks: int = 0
+    """That the last verdict names."""
 
     @property
     def passed(self) -> bool:
@@ -53,6 +55,11 @@ class Trial:
         said = [o for o in self.outcomes if not o.host_fault]
         return len(set(said)) > 1
 
+    def differs(self, number: int) -> bool:
+        """Whether the verdict of a pass is another than the first one's; faults count for none."""
+        both = [self.outcomes[0], *self.outcomes[number : number + 1]]
+        return len(set(both)) > 1 and not any(outcome.host_fault for outcome in both)
+
     def add(self, trajectory: Trajectory) -> None:
         """Keeps what came of it this time."""
         verdict = trajectory.verdict
@@ -60,6 +67,7 @@ class Trial:
         self.outcomes.append(trajectory.outcome)
         self.rewards.append(trajectory.reward)
         self.verify_s.append(trajectory.timing.verify_s)
+        self.checks = 0 if verdict is None else len(verdict.checks)
         fault = "" if trajectory.error is None else trajectory.error.message
         self.explanations.append(fault or ("" if verdict is None else verdict.explanation))
 
@@ -71,11 +79,13 @@ class Pass:
     name: str
     concurrency: int
     shuffled: bool = False
+    hash_seed: int | None = None
+    """Of the worker processes."""
 
 
 PASSES = (
-    Pass("in order, one at a time", 1),
-    Pass("shuffled, one at a time, other workers", 1, shuffled=True),
+    Pass("in order, one at a time", 1, hash_seed=0),
+    Pass("shuffled, other workers and hash seeds", 1, shuffled=True, hash_seed=1),
     Pass("shuffled, under load", 8, shuffled=True),
 )
 """What a verdict must not depend on."""
@@ -114,6 +124,7 @@ class Cast:
 class Cost:
     """What a pass took."""
 
+    name: str
     verdicts: int
     wall_s: float
     cpu_s: float
@@ -146,7 +157,8 @@ async def play(
     waiting = iter(order)
     began, before = time.monotonic(), _cpu_s()
 
-    async with Host(environment, cast, **{"retries": ATTEMPTS - 1, **host}) as surroundings:
+    settings = {"retries": ATTEMPTS - 1, "hash_seed": how.hash_seed, **host}
+    async with Host(environment, cast, **settings) as surroundings:
 
         async def worker() -> None:
             for number, trial in waiting:
@@ -160,7 +172,7 @@ async def play(
         async with asyncio.TaskGroup() as group:
             for _ in range(how.concurrency):
                 group.create_task(worker())
-    return Cost(len(trials), time.monotonic() - began, _cpu_s() - before)
+    return Cost(how.name, len(trials), time.monotonic() - began, _cpu_s() - before)
 
 
 def _cpu_s() -> float:

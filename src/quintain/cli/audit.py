@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -11,15 +14,17 @@ from rich.markup import escape
 from rich.progress import Progress, TextColumn, TimeRemainingColumn
 
 from quintain import __version__, registry
+from quintain.audits.findings import by_weakness
 from quintain.audits.measure import TASKS, aaudit
 from quintain.audits.page import to_html
-from quintain.audits.report import BOUND, Report, by_weakness
+from quintain.audits.report import BOUND, Report
+from quintain.audits.rfc008 import Check, checks
 from quintain.audits.sarif import to_sarif
 from quintain.audits.sources import SOURCES
 from quintain.audits.weaknesses import WEAKNESSES
 from quintain.cli import options as o
 from quintain.cli.console import NEGATIVE, err, fail, out, print_json, set_verbose, verb
-from quintain.cli.settings import make_environment, named_object, settings_from
+from quintain.cli.settings import make_environment, make_policy, named_object, settings_from
 from quintain.envs.environment import Environment as ToolEnvironment
 from quintain.envs.tasks import jsonl
 from quintain.errors import ConfigError, RegistryError
@@ -39,6 +44,7 @@ FORMS = {
     "proof": "a proof",
     "other": "a whole script",
 }
+SAMPLES = 8
 SHOWN = 3
 """Findings of one weakness that are printed in full."""
 
@@ -73,6 +79,15 @@ def audit_command(
     bound: Annotated[
         float, typer.Option(min=0, max=1, help="Largest share of wrong submissions that may pass.")
     ] = BOUND,
+    policy: o.Policy = None,
+    model: o.Model = None,
+    base_url: o.BaseUrl = None,
+    samples: Annotated[
+        int, typer.Option("--samples", min=2, help="Samples of the policy, a task.")
+    ] = SAMPLES,
+    rfc008: Annotated[
+        bool, typer.Option("--rfc008", help="Also the 44 checks of OpenEnv's RFC 008.")
+    ] = False,
     seed: o.Seed = None,
     backend: o.Backend = None,
     allow_weaker: o.AllowWeaker = False,
@@ -100,6 +115,7 @@ def audit_command(
         "seed": seed,
         "allow_weaker": allow_weaker or None,
         "backend": backend,
+        "policy": {"name": policy, "model": model, "base_url": base_url},
     }
     settings = settings_from(file=config, changes=changes, values=given)
     made = _target(settings.environment, settings.options, tasks)
@@ -112,16 +128,21 @@ def audit_command(
         only=tuple(only or ()),
         repeats=repeats,
         seed=settings.seed,
+        policy=make_policy(settings.policy) if policy or model or base_url else None,
+        samples=samples,
         **settings.host(),
     )
     if sarif is not None:
         _write(sarif, json.dumps(to_sarif(report, environment, __version__), indent=2))
     if html is not None:
         _write(html, to_html(report, environment))
+    listed = checks(report, made) if rfc008 else []
     if as_json:
-        print_json(report.to_json(environment))
+        more = {"rfc008": [asdict(check) for check in listed]} if rfc008 else {}
+        print_json({**report.to_json(environment), **more})
     else:
         _show(report, environment, bound)
+        _show_checks(listed)
     if report.problems(bound):
         raise SystemExit(NEGATIVE)
 
@@ -178,6 +199,11 @@ def _show(report: Report, target: str, bound: float) -> None:
             f"[yellow]look at[/] {escape(trial.submission.name)} on {escape(trial.task.id)}: it "
             "passes, and may be right"
         )
+    for leak in report.leaks:
+        if not leak.certain:
+            console.print(f"[yellow]look at[/] {escape(leak.where)}: {escape(leak.what)}")
+    for name, why in report.unmeasured.items():
+        console.print(f"[dim]not measured: {name}: {escape(why)}[/]")
     console.print(f"[dim]not measured: {', '.join(report.not_measured)}[/]")
     problems = report.problems(bound)
     for problem in problems:
@@ -188,3 +214,21 @@ def _show(report: Report, target: str, bound: float) -> None:
         )
     elif not problems:
         console.print("[green]nothing speaks against training with it[/]")
+
+
+_COLOURS = {"passed": "green", "failed": "red", "not applicable": "dim", "not measured": "yellow"}
+
+
+def _show_checks(listed: Sequence[Check]) -> None:
+    console = out()
+    if not listed:
+        return
+    counts = Counter(check.status for check in listed)
+    said = ", ".join(f"{n} {status}" for status, n in counts.items())
+    console.print(f"[bold]OpenEnv RFC 008[/] · {said}")
+    for check in listed:
+        colour = _COLOURS[check.status]
+        console.print(
+            f"  {check.number:>2} {escape(check.title):<36} [{colour}]{check.status:<14}[/] "
+            f"[dim]{escape(check.reason)}[/]"
+        )

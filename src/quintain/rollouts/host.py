@@ -108,6 +108,8 @@ class Host:
     """How long a member of a group that is judged together waits for the others."""
     close_s: float = 30.0
     """Deadline for closing a sandbox or an episode."""
+    hash_seed: int | None = None
+    """`PYTHONHASHSEED` of the worker processes; None: this process's own setting."""
     budget: Budget = field(default_factory=Budget)
     again: Callable[[Trajectory], Awaitable[bool]] | None = None
     """Asked of each rollout that has come to its last attempt: whether the attempts are to begin
@@ -169,7 +171,7 @@ class Host:
     def workers(self) -> Workers:
         """The killable worker processes, started when first asked for."""
         if self._workers is None:
-            self._workers = WorkerPool()
+            self._workers = WorkerPool(hash_seed=self.hash_seed)
         return self._workers
 
     async def _sandboxes(self, spec: SandboxSpec) -> SandboxBackend:

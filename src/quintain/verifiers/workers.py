@@ -136,10 +136,13 @@ class _Zygote:
 
     Args:
         name: what it is for, in messages.
+        hash_seed: of the process; None: this process's own setting.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, hash_seed: int | None = None) -> None:
         self.name = name
+        seed = {} if hash_seed is None else {"PYTHONHASHSEED": str(hash_seed)}
+        path = {"PYTHONPATH": os.pathsep.join(_import_path())}
         self.loaded: dict[str, asyncio.Task[None]] = {}
         self.exits: dict[int, asyncio.Future[int]] = {}
         self.sending = asyncio.Lock()
@@ -150,7 +153,7 @@ class _Zygote:
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                env={**os.environ, **_THREADS_OFF, "PYTHONPATH": os.pathsep.join(_import_path())},
+                env={**os.environ, **_THREADS_OFF, **path, **seed},
                 start_new_session=True,
             )
         ours.setblocking(False)
@@ -271,11 +274,15 @@ class WorkerPool:
     Args:
         size: calls that run at once; None: two per CPU, at least four.
         memory_mb: memory that a call may map beyond what its zygote had.
+        hash_seed: `PYTHONHASHSEED` of the processes; None: this process's own setting.
     """
 
-    def __init__(self, size: int | None = None, *, memory_mb: int = 1024) -> None:
+    def __init__(
+        self, size: int | None = None, *, memory_mb: int = 1024, hash_seed: int | None = None
+    ) -> None:
         self.size = size or max(4, 2 * (os.cpu_count() or 1))
         self.memory_mb = memory_mb
+        self.hash_seed = hash_seed
         self.kills = 0
         """Calls killed for a budget so far."""
         self._zygotes: dict[str, _Zygote] = {}
@@ -383,7 +390,9 @@ class WorkerPool:
             if zygote is None or not zygote.alive:
                 if zygote is not None:
                     await zygote.close()
-                zygote = self._zygotes[where] = await _start(where or "pickled functions")
+                zygote = self._zygotes[where] = await _start(
+                    where or "pickled functions", self.hash_seed
+                )
                 zygote.attach(asyncio.get_running_loop())
             return zygote
 
@@ -402,14 +411,14 @@ class WorkerPool:
         return WorkerError(f"the worker died ({name}) without an answer")
 
 
-async def _start(name: str) -> _Zygote:
+async def _start(name: str, hash_seed: int | None) -> _Zygote:
     """Starts a process off the loop, in a thread of its own: the loop's executor may be full."""
     future: asyncio.Future[_Zygote] = asyncio.get_running_loop().create_future()
     loop = asyncio.get_running_loop()
 
     def start() -> None:
         try:
-            zygote = _Zygote(name)
+            zygote = _Zygote(name, hash_seed)
         except BaseException as error:
             loop.call_soon_threadsafe(future.set_exception, error)
         else:
