@@ -64,7 +64,7 @@ microvm: $(VENV)/.dev  ## the virtual machine backend, emulated where there is n
 	@PYTHON=$(BIN)/python PYTEST_FLAGS="$(PYTEST_FLAGS)" bash scripts/microvm.sh
 
 $(VENV)/.interop: $(VENV)/.dev
-	$(INSTALL) -e '.[ray]' openai anthropic accelerate
+	$(INSTALL) -e '.[ray,audit]' openai anthropic accelerate
 	@# In a folder of its own: its dependencies would choose other versions of what is here.
 	$(INSTALL) --no-deps --target $(VENV)/trl --upgrade $(TRL)
 	@touch $@
@@ -79,7 +79,7 @@ $(VENV)/.interop: $(VENV)/.dev
 
 test-interop: $(VENV)/.interop .venv-vllm/.stamp  ## with other packages: Ray, vendors' SDKs, TRL, vLLM
 	$(BIN)/python -m pytest -q tests/sandbox/test_ray.py tests/dialects/test_sdk_types.py $(PYTEST_FLAGS)
-	$(BIN)/python -m pytest -q -n 2 tests/audits/test_bcl1.py $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest -q -n 2 tests/audits/test_bcl1.py tests/audits/test_packages.py $(PYTEST_FLAGS)
 	PYTHONPATH=$(VENV)/trl $(BIN)/python -m pytest -q tests/training/test_trl_losses.py $(PYTEST_FLAGS)
 	$(BIN)/python -m pytest -q tests/policies/vllm $(PYTEST_FLAGS)
 

@@ -7,7 +7,6 @@ environment's shell, with the paths that graders in the field use.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from types import SimpleNamespace
@@ -41,15 +40,16 @@ def missing() -> list[str]:
     return [name for name in PACKAGES if find_spec(name) is None]
 
 
-def _module(package: str, name: str) -> Any:
+def _need(package: str) -> None:
     if find_spec(package) is None:
         raise ConfigError(f"the source {package!r} needs it: pip install 'quintain[audit]'")
-    return importlib.import_module(f"{package}.{name}")
 
 
 def bohrin(environment: Environment, aim: Aim, others: Sequence[Aim]) -> Iterator[Submission]:
     """Bohrin's battery of submissions that are wrong by construction, and its positive controls."""
-    api = _module("bohrin", "api")
+    _need("bohrin")
+    from bohrin import api
+
     prompt = "\n".join(message.text for message in aim.task.prompt)
     shape = {"function": "program", "program": "io", "terminal": "container"}.get(aim.form)
     if shape is None:
@@ -109,7 +109,10 @@ def _filled(template: str, parameters: Sequence[str]) -> list[str]:
 
 def gradecheck(environment: Environment, aim: Aim, others: Sequence[Aim]) -> Iterator[Submission]:
     """Gradecheck's cheap strategies: of completions, and of a tree of files where there is one."""
-    attacks = _module("gradecheck", "completion_attacks")
+    _need("gradecheck")
+    from gradecheck import attacks as tree
+    from gradecheck import completion_attacks as attacks
+
     prompt = "\n".join(message.text for message in aim.task.prompt)
     example = SimpleNamespace(observation_text=prompt)
     for attack in attacks._ATTACKS:
@@ -126,7 +129,6 @@ def gradecheck(environment: Environment, aim: Aim, others: Sequence[Aim]) -> Ite
         )  # fmt: skip
     if aim.form != "terminal" or aim.shell is None:
         return
-    tree = _module("gradecheck", "attacks")
     kept = sorted(set(tree.all_attacks()) & set(_TREE))
     for name in kept:
         yield Submission(

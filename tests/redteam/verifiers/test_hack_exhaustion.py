@@ -31,8 +31,13 @@ VARIANTS = {
 }
 
 
+LIMITS = {"cpu_s": 0.4, "wall_s": 2.5, "max_output_bytes": 2_000_000}
+
+
 async def test_functions(bench):
-    found = await outcomes(bench, VARIANTS, SQUARE, cpu_s=1, wall_s=4, max_output_bytes=2_000_000)
+    found = await outcomes(
+        bench, VARIANTS, SQUARE, cpu_s=0.4, wall_s=2.5, max_output_bytes=2_000_000
+    )
     assert found == all_of(VARIANTS, "failed")
 
 
@@ -43,5 +48,7 @@ async def test_programs(bench):
         "wait_for_input": "while True: input()",
         "spin": "while True: pass",
     }
-    found = await outcomes(bench, variants, DOUBLE, cpu_s=1, wall_s=4, max_output_bytes=2_000_000)
+    found = await outcomes(
+        bench, variants, DOUBLE, cpu_s=0.4, wall_s=2.5, max_output_bytes=2_000_000
+    )
     assert found == all_of(variants, "failed")
