@@ -9,9 +9,16 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from quintain.sandbox.microvm import kernel
+
+# Other processes share the machine: how long an example takes says nothing of the code.
+hypothesis.settings.register_profile(
+    "shared", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("shared")
 
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
