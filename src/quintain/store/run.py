@@ -269,6 +269,23 @@ class Store(Reader):
             )
         )
 
+    async def play_again(self, purpose: str, groups: Sequence[GroupRow]) -> int:
+        """Makes the trajectories of these groups count no more, so that they run again."""
+        rows = [
+            (purpose, g.environment, g.task_id, g.first_sample, g.first_sample + g.size)
+            for g in groups
+        ]
+        return await self.writer.awrite(
+            lambda connection: (
+                connection.executemany(
+                    "UPDATE trajectories SET final = 0 WHERE final = 1 AND purpose = ?"
+                    " AND environment = ? AND task_id = ? AND sample_index >= ?"
+                    " AND sample_index < ?",
+                    rows,
+                ).rowcount
+            )
+        )
+
     async def metrics(
         self, step: int, values: Mapping[str, float], *, scope: str = "train"
     ) -> None:

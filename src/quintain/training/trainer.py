@@ -27,7 +27,7 @@ from quintain.store import GroupRow, Store
 from quintain.task import Task
 from quintain.training.batching import pack
 from quintain.training.config import TrainConfig
-from quintain.training.contracts import AsyncLearner, OnCheckpoint, TrainedPolicy
+from quintain.training.contracts import AsyncLearner, InStep, OnCheckpoint, TrainedPolicy
 from quintain.training.evaluations import Evaluations
 from quintain.training.faults import FaultWatch, Slots
 from quintain.training.groups import Group, rewards_of
@@ -120,6 +120,8 @@ class Trainer:
                     f"says {last.hash}: the files were changed"
                 )
             self.pending.extend(self.store.groups(consumed=False))
+            if self._exactly_again:
+                await self.store.play_again(TRAIN, list(self.pending))
             self.partial = {int(k): places for k, places in last.state["partial"].items()}
             self.tasks.restore(last.state.get("tasks", {}))
             self._look_back()
@@ -147,6 +149,17 @@ class Trainer:
                 steps.setdefault(step, {})[name] = value
         for step in sorted(steps):
             self.watch.see(steps[step])
+
+    @property
+    def _exactly_again(self) -> bool:
+        """Whether a step that was cut off is to be played whole, as it would have been.
+
+        Which rollouts share a batch decides the last bits of what a model samples: where a run is
+        to repeat bit for bit, those that had finished must not be missing from their batch.
+        """
+        config, decided = self.config, self.store.meta("training.mode")
+        asynchronous = config.mode == "async" or (decided or {}).get("mode") == "async"
+        return config.repeatable and isinstance(self.policy, InStep) and not asynchronous
 
     async def _finish_evaluations(self) -> None:
         """Those of checkpoints whose evaluation was cut off in a former process."""
