@@ -55,7 +55,7 @@ quickstart: $(VENV)/.run  ## prove the sandbox, evaluate a small model, train it
 # --- for whoever changes the code -----------------------------------------------------------------
 
 test: $(VENV)/.dev  ## every test that is not marked slow
-	$(BIN)/python -m pytest -q -m "not slow and not interop" -n 2 --dist loadfile $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest -q -m "not slow and not interop and not coq" -n 2 --dist loadfile $(PYTEST_FLAGS)
 
 test-engines: $(VENV)/.dev  ## the container backends, over engines of their own (root, Debian)
 	@PYTHON=$(BIN)/python PYTEST_FLAGS="$(PYTEST_FLAGS)" bash scripts/test_engines.sh
@@ -77,10 +77,13 @@ $(VENV)/.interop: $(VENV)/.dev
 	.venv-vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	@touch $@
 
-test-interop: $(VENV)/.interop .venv-vllm/.stamp  ## with other packages: Ray, vendors' SDKs, TRL, vLLM
+test-interop: $(VENV)/.interop .venv-vllm/.stamp  ## with others: Ray, vendors' SDKs, TRL, Coq, vLLM (Debian)
+	@command -v coqc >/dev/null || { apt-get -qq update && \
+	  DEBIAN_FRONTEND=noninteractive apt-get -y -qq install --no-install-recommends coq >/dev/null; }
 	$(BIN)/python -m pytest -q tests/sandbox/test_ray.py tests/dialects/test_sdk_types.py $(PYTEST_FLAGS)
 	$(BIN)/python -m pytest -q -n 2 tests/audits/test_bcl1.py tests/audits/test_packages.py $(PYTEST_FLAGS)
 	PYTHONPATH=$(VENV)/trl $(BIN)/python -m pytest -q tests/training/test_trl_losses.py $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest -q -n 2 -m "coq and not slow" tests/verifiers tests/audits tests/redteam/verifiers $(PYTEST_FLAGS)
 	$(BIN)/python -m pytest -q tests/policies/vllm $(PYTEST_FLAGS)
 
 EPISODES ?= 20000
@@ -97,6 +100,7 @@ check: $(VENV)/.dev  ## format, lint, types, floors
 
 bench: $(VENV)/.dev  ## speed, as ratios against a baseline in the same run
 	$(BIN)/python bench/rollouts.py
+	$(BIN)/python bench/heavy_tail.py --row short --repeats 1
 
 docs: $(VENV)/.docs  ## the documentation as a web site, in site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
