@@ -12,12 +12,14 @@ from quintain.audits.leaks import Probed, probe
 from quintain.audits.learn import Learnability, learnability
 from quintain.audits.report import Report
 from quintain.audits.sources import SOURCES, default_sources, submissions_of
+from quintain.audits.suites import Suites, suites_of
 from quintain.audits.trials import PASSES, Cost, Pass, Trial, play
 from quintain.audits.weaknesses import WEAKNESSES
 from quintain.errors import ConfigError
 from quintain.protocols import Environment, Policy
 from quintain.task import Split, Task
 from quintain.verdict import Outcome
+from quintain.verifiers.quality.measure import MUTANTS
 
 TASKS = 1
 """Of each split, looked at unless the caller says otherwise."""
@@ -39,6 +41,7 @@ async def aaudit(
     probes: bool = True,
     policy: Policy | None = None,
     samples: int = 8,
+    mutants: int = MUTANTS,
     on_progress: Progress | None = None,
     **host: Any,
 ) -> Report:
@@ -56,6 +59,8 @@ async def aaudit(
         probes: whether to look for the answer on the policy's side, too.
         policy: whose pass rate tells whether there is something to learn; None: not measured.
         samples: of that policy, a task.
+        mutants: of each reference that its hidden cases are tried on; 0: only their coverage is
+            measured.
         on_progress: told how far it is.
         host: further settings of `Host` (backend, allow_weaker, …).
 
@@ -101,7 +106,10 @@ async def aaudit(
         tried = await learnability(
             environment, policy, chosen, samples=samples, host=host, seed=seed
         )
-    return summarise(environment, chosen, trials, costs, aims[0].form, seen, tried)
+    suites = Suites(why="only some submissions were asked for")
+    if not only:
+        suites = await suites_of(environment, aims, mutants=mutants, host=host, seed=seed)
+    return summarise(environment, chosen, trials, costs, aims[0].form, seen, tried, suites)
 
 
 def _first(environment: Environment, limit: int) -> list[Task]:
@@ -116,6 +124,7 @@ def summarise(
     form: str,
     probes: Sequence[Probed] = (),
     tried: Learnability | None = None,
+    suites: Suites = Suites(),  # noqa: B008 - frozen
 ) -> Report:
     """What the trials show."""
     findings: list[Finding] = []
@@ -145,6 +154,7 @@ def summarise(
         },
         probes=tuple(probes),
         learnability=tried,
+        suites=suites,
     )
 
 

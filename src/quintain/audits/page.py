@@ -48,6 +48,7 @@ def to_html(report: Report, target: str) -> str:
         for leak in report.leaks
         if not leak.certain
     )
+    looks += "".join(f"<li>{escape(line)}</li>" for line in report.survivors)
     parts = "".join(f"<li>{escape(k)}: {escape(v)}</li>" for k, v in report.unmeasured.items())
     unmeasured = ", ".join(f"{k} {v}" for k, v in report.not_measured.items())
     return (

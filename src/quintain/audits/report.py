@@ -7,13 +7,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from quintain.audits.findings import Finding
 from quintain.audits.leaks import Leak, Probed
 from quintain.audits.learn import Learnability
 from quintain.audits.submissions import SYMMETRY
+from quintain.audits.suites import Suites
 from quintain.audits.trials import Cost, Trial
 from quintain.record import Json
 from quintain.statistics import Interval, upper_bound, wilson
@@ -40,6 +41,8 @@ class Report:
     """What the leak probes saw, a task each."""
     learnability: Learnability | None = None
     """What a policy earned, where one was given."""
+    suites: Suites = field(default_factory=Suites)
+    """What hidden cases run of a right solution, and which changes of it they miss."""
 
     # --- rates ------------------------------------------------------------------------------------
 
@@ -151,8 +154,19 @@ class Report:
             out["flips"] = "one pass was played"
         if not self.has_gold:
             out["right submissions"] = "no oracle, and no answer that is one"
-        out["suite quality"] = "coverage and mutation score of hidden cases are not part of this"
+        if self.suites.why:
+            out["suite quality"] = self.suites.why
         return out
+
+    @property
+    def survivors(self) -> list[str]:
+        """Changes of a reference that its hidden cases miss and some other case would catch."""
+        return [
+            f"{each.task_id}, line {mutant.line}: {mutant.change}; {mutant.assertion} catches it"
+            for each in self.suites.measured
+            for mutant in each.survivors
+            if mutant.assertion
+        ]
 
     def outcomes(self, outcome: Outcome) -> int:
         """How often a verdict came out so, over all passes."""
@@ -212,6 +226,7 @@ class Report:
         certain = [leak for leak in self.leaks if leak.certain]
         if certain:
             out.append(f"the policy can read the answer: {certain[0].where}")
+        out += [problem for each in self.suites.measured for problem in each.problems()]
         if self.flips:
             out.append(f"{self.flips} verdicts change between passes")
         return out
@@ -294,6 +309,7 @@ class Report:
                 "learnable": self.learnability.learnable,
                 "not_judged": self.learnability.faults,
             },
+            "suites": [each.to_json() for each in self.suites.measured],
             "not_measured": dict(self.not_measured),
             "unmeasured": self.unmeasured,
             "problems": self.problems(),
@@ -329,6 +345,7 @@ class Report:
             ("answers on the policy's side", f"{certain} leaks, {len(self.leaks) - certain} to "
              f"look at; {sum(p.needles for p in self.probes)} strings looked for"),
             ("learnability", str(self.learnability or "not measured: no policy was given")),
+            ("hidden cases", str(self.suites)),
             ("time of a verdict",
              " · ".join(f"p{int(100 * q)} {1000 * self.latency_s(q):.1f} ms"
                         for q in (0.5, 0.95, 0.99))),
@@ -342,6 +359,7 @@ class Report:
                   for found in self.findings]  # fmt: skip
         lines += [f"lead: {t.submission.name} on {t.task.id} passes" for t in self.leads]
         lines += [f"look at: {leak.what} in {leak.where} ({leak.task_id})" for leak in self.leaks]
+        lines += [f"look at: {line}" for line in self.survivors]
         lines += [f"not measured: {name}: {why}" for name, why in self.unmeasured.items()]
         lines.append("not measured: " + ", ".join(self.not_measured))
         return "\n".join(lines)

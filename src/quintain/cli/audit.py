@@ -30,6 +30,7 @@ from quintain.envs.tasks import jsonl
 from quintain.errors import ConfigError, RegistryError
 from quintain.protocols import Environment, Verifier
 from quintain.rollouts import run_blocking
+from quintain.verifiers.quality.measure import MUTANTS
 
 FORMS = {
     "answer": "a final answer",
@@ -85,6 +86,10 @@ def audit_command(
     samples: Annotated[
         int, typer.Option("--samples", min=2, help="Samples of the policy, a task.")
     ] = SAMPLES,
+    mutants: Annotated[
+        int,
+        typer.Option("--mutants", min=0, help="Mutants of a solution to try hidden cases on."),
+    ] = MUTANTS,
     rfc008: Annotated[
         bool, typer.Option("--rfc008", help="Also the 44 checks of OpenEnv's RFC 008.")
     ] = False,
@@ -130,6 +135,7 @@ def audit_command(
         seed=settings.seed,
         policy=make_policy(settings.policy) if policy or model or base_url else None,
         samples=samples,
+        mutants=mutants,
         **settings.host(),
     )
     if sarif is not None:
@@ -202,6 +208,8 @@ def _show(report: Report, target: str, bound: float) -> None:
     for leak in report.leaks:
         if not leak.certain:
             console.print(f"[yellow]look at[/] {escape(leak.where)}: {escape(leak.what)}")
+    for line in report.survivors[:SHOWN]:
+        console.print(f"[yellow]look at[/] {escape(line)}")
     for name, why in report.unmeasured.items():
         console.print(f"[dim]not measured: {name}: {escape(why)}[/]")
     console.print(f"[dim]not measured: {', '.join(report.not_measured)}[/]")

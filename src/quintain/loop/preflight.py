@@ -219,6 +219,7 @@ async def verifier_withstands_attacks(flight: Flight) -> Finding:
         ),
         seed=flight.config.seed,
         passes=PASSES[:2],
+        mutants=0,
         **flight.host,
     )
     await flight.store.event("audit", report.to_json())
