@@ -12,6 +12,7 @@ from quintain.training.buffer import Buffer
 from quintain.training.config import TrainConfig
 from quintain.training.run import run_training
 from quintain.trajectory import TRAIN
+from quintain.verifiers.function import verifier
 from words import words
 
 from .builders import span, trajectory
@@ -154,23 +155,23 @@ async def test_a_reward_function_that_blocks_freezes_every_rollout(tmp_path):
 
 async def test_a_reward_function_in_an_endless_loop_is_not_stopped_by_a_timeout(tmp_path):
     """verl #288: the wait for it ends, the sample has no reward, training goes on."""
-    stuck = [0]
+    calls = []
 
     def loops(text):
-        stuck[0] += 1
-        if stuck[0] == 3:
-            end = time.monotonic() + 8
-            while time.monotonic() < end:  # beyond every deadline here, and for ever in earnest
+        calls.append(text)
+        if len(calls) == 3:
+            end = time.monotonic() + 12
+            while time.monotonic() < end:  # beyond the deadline here, and for ever in earnest
                 sum(range(1000))
         return text == "cat"
 
     async with asyncio.timeout(120):
         trainer, _, _ = await train(
             tmp_path,
-            env=words(loops),
+            env=words(verifier(loops, in_process=True)),
             steps=3,
             max_fault_share=1.0,
-            host={"judge_s": 0.5, "retries": 0},
+            host={"judge_s": 4.0, "retries": 0},
         )
     assert trainer.step == 3
     with Store.read(tmp_path) as store:

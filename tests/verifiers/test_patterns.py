@@ -84,7 +84,7 @@ def test_right_solutions_have_none_and_many_exploits_have_some():
         assert patterns(of(honest.oracle(task)[-1].text)) == (), task.id
     corpus = [e for e in (*ANSWERS, *FUNCTIONS, *PROGRAMS) if e.kind != "trivial"]
     seen = sum(bool(patterns(of(exploit.source))) for exploit in corpus)
-    assert seen > 0.4 * len(corpus)  # a sign, not a proof: the others look like nothing
+    assert seen > 0.3 * len(corpus)  # a sign, not a proof: the others look like nothing
 
 
 def test_flags_change_no_reward():
