@@ -1,6 +1,6 @@
 """Verdicts per second: mathematics beside math-verify, hidden cases beside a process per case.
 
-    python bench/verifiers.py [--pairs 150] [--repeats 3] [--no-peer]
+    python bench/verifiers.py [--pairs 150] [--repeats 3] [--no-peer] [--only hostile]
 
 - Integers, fractions and surds, each apart: a whole verdict of ours (extraction, gold check,
   comparison, in this process or a worker) against `verify(parse(gold), parse(answer))` of
@@ -20,6 +20,7 @@ import argparse
 import asyncio
 import json
 import random
+import resource
 import shutil
 import statistics
 import subprocess
@@ -167,24 +168,30 @@ async def mathematics(
 
 
 async def hostile(open_sandbox: Callable) -> None:
-    print(f"\n{'hostile answer':18} {'CPU s':>8}   verdict")
+    idle = statistics.median([(await metered("0", open_sandbox))[0] for _ in range(3)])
+    print(
+        f"\n{'hostile answer':18} {'CPU s':>8}   verdict (a pool's start, {idle:.2f} s, taken off)"
+    )
     for name, answer in HOSTILE.items():
-        # A pool of its own: its processes are counted once it is closed.
-        async with WorkerPool(2) as workers:
-            verifier = Answer(cpu_s=0.2)
-            task = Task(id="t", prompt="q", answer="1+\\sqrt{\\pi+1}")
-            await verifier.judge(context(task, "\\boxed{\\sqrt{\\pi+1}+2}", workers, open_sandbox))
-            box = f"\\boxed{{{answer}}}"
-            one = await metered(verifier, context(task, box, workers, open_sandbox))
-        print(f"{name:18} {one[0]:8.3f}   {one[1]}")
+        cost, verdict = await metered(answer, open_sandbox)
+        print(f"{name:18} {cost - idle:8.3f}   {verdict}")
 
 
-async def metered(verifier: Answer, asked: JudgeContext) -> tuple[float, str]:
-    began = time.process_time()
-    verdict = await verifier.judge(asked)
-    inline = time.process_time() - began
-    killed = 0.2 if "CPU" in verdict.explanation else 0.0
-    return inline + killed, f"{verdict.outcome.value}: {verdict.explanation[:60]}"
+def spent() -> float:
+    """CPU seconds of this process and of every descendant that was waited for."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in used)
+
+
+async def metered(answer: str, open_sandbox: Callable) -> tuple[float, str]:
+    """CPU seconds of one answer in a pool of its own, whose processes end before the count."""
+    began, verifier = spent(), Answer(cpu_s=0.2)
+    async with WorkerPool(2) as workers:
+        task = Task(id="t", prompt="q", answer="1+\\sqrt{\\pi+1}")
+        await verifier.judge(context(task, "\\boxed{\\sqrt{\\pi+1}+2}", workers, open_sandbox))
+        box = f"\\boxed{{{answer}}}"
+        verdict = await verifier.judge(context(task, box, workers, open_sandbox))
+    return spent() - began, f"{verdict.outcome.value}: {verdict.explanation[:60]}"
 
 
 async def median_of(repeats: int, call: Callable[[], Awaitable[None]]) -> float:
@@ -252,14 +259,20 @@ async def main() -> None:
     parser.add_argument("--pairs", type=int, default=150)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--no-peer", action="store_true")
+    parser.add_argument("--only", choices=("math", "hostile", "functions", "calls"))
     options = parser.parse_args()
     backend = registry.sandboxes.get("native")()
     try:
         async with WorkerPool() as workers:
-            await mathematics(options, workers, backend.open)
-            await hostile(backend.open)
-            await functions(options, workers, backend.open)
-            await calls(workers)
+            rows = {
+                "math": lambda: mathematics(options, workers, backend.open),
+                "hostile": lambda: hostile(backend.open),
+                "functions": lambda: functions(options, workers, backend.open),
+                "calls": lambda: calls(workers),
+            }
+            for name, row in rows.items():
+                if options.only in (None, name):
+                    await row()
     finally:
         await backend.close()
 
