@@ -333,3 +333,41 @@ async def test_undecided_abstains(bench):
 async def test_the_same_verdict_every_time(bench):
     for _ in range(3):
         assert (await bench.judge(Answer(), "\\sec^2(y)", "\\tan^2(y)+1")).passed
+
+
+@pytest.mark.parametrize(
+    ("kind", "gold", "said"),
+    [
+        ("math", "3/4", r"\boxed{5/4 = 3/4}"),
+        ("math", "42", r"\boxed{17 \approx 42}"),
+        ("math", "42", r"\boxed{17 = n = 42}"),
+        ("number", "42", r"\boxed{41.9 = 42}"),
+        ("math", "42", r"\boxed{n = 17 = 42}"),
+        ("math", "42", r"\boxed{\phantom{42}}"),
+        ("number", "42", r"\boxed{\hphantom{42}}"),
+        ("math", "5", r"\boxed{5 \phantom{x} = 6}"),
+    ],
+)
+async def test_an_answer_that_says_two_things_or_nothing(bench, kind, gold, said):
+    verdict = await bench.judge(Answer(kind), said, gold)
+    assert verdict.outcome is Outcome.FAILED, verdict.explanation
+
+
+@pytest.mark.parametrize(
+    ("kind", "gold", "said"),
+    [
+        ("math", "3/4", r"\boxed{\frac12 + \frac14 = \frac34}"),
+        ("math", "1/3", r"\boxed{\frac13 \approx 0.33}"),
+        ("math", "1.41", r"\boxed{\sqrt{2} \approx 1.41}"),
+        ("math", "25\\pi", r"\boxed{A = \pi r^2 = 25\pi}"),
+        ("math", "50\\%", r"\boxed{0.5 = 50\%}"),
+        ("math", "5", r"\boxed{x = \frac{10}{2} = 5}"),
+        ("math", "42", r"\boxed{\phantom{0}42}"),
+        ("list", "1,2", r"\boxed{[1,2]}"),
+        ("choice", "B", "**Answer: (B)** Paris"),
+        ("choice", "B", "The correct option is (B) Paris."),
+    ],
+)
+async def test_an_answer_that_says_one_thing_at_length(bench, kind, gold, said):
+    verdict = await bench.judge(Answer(kind), said, gold)
+    assert verdict.passed, verdict.explanation

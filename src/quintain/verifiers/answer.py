@@ -473,7 +473,7 @@ def _without_text(text: str) -> str:
 
 
 def _chosen(text: str, choices: tuple[str, ...]) -> str | None:
-    text = _without_text(text).strip("$*_` .").strip()
+    text = _without_text(text).replace("**", "").strip("$*_` .").strip()
     if choices:
         known = {choice.casefold(): choice for choice in choices}
         return known.get(text.casefold().strip("()[]"))

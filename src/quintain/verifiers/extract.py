@@ -26,7 +26,7 @@ _BETWEEN_BOXES = re.compile(
 _CONNECTOR = re.compile(r"[,;]|and|or|&|quad")
 _AFTER_BOX = re.compile(r"[\s$]*(?:\\?%|percent(?:age)?\b|pct\b)")
 _MARKER = re.compile(
-    r"(?:final answer|answer|result|solution)\s{0,9}"
+    r"(?:final answer|answer|result|solution|correct (?:option|choice))\s{0,9}"
     r"(?:\*\*)?\s{0,9}(?:is\b\s{0,9}:?|:|=|are\b)\s{0,9}(?:\*\*)?",
     re.IGNORECASE,
 )
@@ -94,7 +94,7 @@ def final_line(text: str) -> str | None:
 
 
 def after_marker(text: str) -> str | None:
-    """What follows the last "answer is" or "answer:", to the end of its line."""
+    """What follows the last "answer is", "answer:" and the like, to the end of its line."""
     found = None
     for match in _MARKER.finditer(text):
         found = match

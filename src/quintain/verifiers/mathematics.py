@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal
 
@@ -27,6 +27,14 @@ Decided = bool | None
 Percent = Literal["strict", "gold", "optional"]
 DOUBLE_DIGITS = 15
 """A decimal of so many digits is the print of a double: it may be off by one in its last."""
+CLOSE = 0.01
+"""Relative difference of an irrational value and what may be called approximately equal to it."""
+_VALUES = ("num", "neg", "add", "mul", "div", "pow", "fact", "abs", "call")
+_RESULTS = ("num", "neg", "div")
+_CONVENTIONAL = ("pct", "deg", "unit", "pm", "text")
+"""Where equality is a matter of conventions: 0.5 = 50 %."""
+
+_ROUND_OR_SQUARE = (("(", ")"), ("[", "]"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +66,29 @@ def same(gold: Node, answer: Node, rules: Rules) -> Decided:
     if gold == answer:
         return True
     exact.meter.start()
+    if _contradicts_itself(answer, rules):
+        return False
     return _same(settle(gold), settle(answer), rules)
+
+
+def _contradicts_itself(answer: Node, rules: Rules) -> bool:
+    """Whether it is a chain like `5/4 = 3/4`, of which each reader might pick the side that fits.
+
+    `≈` reads as `=`, so a decimal may stand beside an irrational value that it is close to. On the
+    way from a name to its value (`z = 3 + 3 = 2`) only results count, not sums still to do.
+    """
+    if answer[0] != "rel" or any(operator != "=" for operator, _ in answer[2]):
+        return False
+    sides = [answer[1], *(side for _, side in answer[2])]
+    kinds = _RESULTS if has_variables(answer[1]) else _VALUES
+    values = [side for side in sides if side[0] in kinds and not has_variables(side)]
+    values = [value for value in values if not any(has(value, kind) for kind in _CONVENTIONAL)]
+    if any(has(value, kind) for value in values for kind in ("sym", "pow", "call")):
+        rules = replace(rules, tolerance=max(rules.tolerance, CLOSE))
+    return any(
+        _same(value, values[-1], rules) is False and _same(values[-1], value, rules) is False
+        for value in values[:-1]
+    )
 
 
 def _same(gold: Node, answer: Node, rules: Rules) -> Decided:
@@ -177,10 +207,9 @@ def _collections(gold: Node, answer: Node, rules: Rules) -> Decided:
     if kinds == {"list", "tuple"}:
         items = [node[1] if node[0] == "list" else node[3] for node in (gold, answer)]
         brackets = gold if gold[0] == "tuple" else answer
-        # [0, 1] is an interval, never the two numbers.
-        if (brackets[1], brackets[2]) != ("(", ")") and (
-            (brackets[1], brackets[2]) != ("[", "]") or len(brackets[3]) == 2
-        ):
+        # [0, 1] is an interval and not the two numbers, unless the task asks for a list.
+        interval = len(brackets[3]) == 2 and not rules.ordered
+        if (brackets[1], brackets[2]) not in ((("(", ")"),) if interval else _ROUND_OR_SQUARE):
             return False
         return _pairs(items[0], items[1], rules, ordered=True)
     if kinds - {"list", "set"}:

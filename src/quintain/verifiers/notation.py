@@ -31,7 +31,7 @@ SPACING = tuple(
         r"\w+",
         "displaystyle textstyle limits nolimits left right bigl bigr Bigl Bigr biggl biggr"
         " Biggl Biggr big Big bigg Bigg middle mathopen mathclose mathstrut qquad quad hfill"
-        " noindent strut hspace phantom smash null",
+        " noindent strut hspace smash null",
     )
 )
 SEPARATING = ("qquad", "quad")
@@ -110,6 +110,10 @@ _TOKEN = re.compile(
 )
 
 
+_INVISIBLE = re.compile(r"\\[hv]?phantom\s{0,9}(?:\{[^{}]*\}|\\?[A-Za-z0-9])")
+"""What nobody sees is not said. With braces inside it stays, and no expression can hold it."""
+
+
 def plain(text: str) -> str:
     """One line of ASCII: Unicode operators, double backslashes and layout macros resolved."""
     if not text.isascii():
@@ -117,6 +121,7 @@ def plain(text: str) -> str:
         text = re.sub("[⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺ⁿ]+", _superscript, text)
         text = re.sub("(\\d*)([" + "".join(_VULGAR) + "])", _vulgar, text)
         text = unicodedata.normalize("NFKC", text)
+    text = _INVISIBLE.sub(" ", text)
     if "\\begin" not in text:
         text = re.sub(r"\\\\(?=[a-zA-Z({\[)}\]])", r"\\", text)
     text = text.replace("\\n", "\n") if re.search(r"\\n(?![a-zA-Z])", text) else text

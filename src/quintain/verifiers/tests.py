@@ -138,7 +138,7 @@ class Tests:
             return await self._judge_project(context, began)
         suite = Suite.of(context.task)
         with boundary(VerifierError, f"verifier {self.name}"):
-            code, reason = await self._code(context)
+            code, reason = await self._code(context, suite)
             tally = _Tally()
             if code is None:
                 tally.fail(None, reason)
@@ -193,9 +193,9 @@ class Tests:
 
     # --- the candidate's code ---
 
-    async def _code(self, context: JudgeContext) -> tuple[str | None, str]:
+    async def _code(self, context: JudgeContext, suite: Suite) -> tuple[str | None, str]:
         if self.source == "text":
-            code = fenced_code(context.trajectory.text)
+            code = fenced_code(context.trajectory.text, defines=suite.entry_point)
             return (code, "") if code.strip() else (None, "the final message holds no code")
         data, why = await candidate_file(context, self.source, MAX_CODE_BYTES)
         if data is None:
