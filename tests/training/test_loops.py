@@ -114,7 +114,7 @@ async def test_evaluations_see_the_version_they_are_told(tmp_path):
 
     async def evaluate(checkpoint):
         for _ in range(3):
-            assert policy.version == checkpoint.version
+            assert checkpoint.policy.version == checkpoint.version
             await asyncio.sleep(0.01)
         assert checkpoint.published.path.exists()
         seen.append((checkpoint.step, checkpoint.version))

@@ -62,6 +62,8 @@ async def test_survive_reset(open_sandbox, any_launcher, python):
     heir = await box.reset()
     run = await heir.exec(python(LOOK, inside=True))
     assert run.text == "[]\n", run
-    after = await heir.survey()
+    async with asyncio.timeout(20):  # the command that looked is being reaped
+        while (after := await heir.survey())["processes"] != fresh["processes"]:
+            await asyncio.sleep(0.05)
     assert {aspect for aspect in fresh if after[aspect] != fresh[aspect]} <= {"network"}
     await heir.close()
