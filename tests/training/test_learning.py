@@ -89,7 +89,7 @@ async def test_ppo_with_a_critic_learns_without_groups(tmp_path):
     metrics, letters, _ = await learn(
         tmp_path, letter, algorithm="ppo", steps=9, group_size=1, groups_per_step=64
     )
-    assert letters[9] > letters[1] + 0.2
+    assert letters[9] > letters[1] + 0.3
     assert all(row["logprob_gap_max"] < 1e-4 for row in metrics.values())
     assert all(row["groups_filtered"] == row["skipped_quiet"] == 0 for row in metrics.values())
     assert metrics[1]["value_mean"] == 0.0
@@ -105,9 +105,10 @@ async def test_noise_teaches_nothing(tmp_path):
 
 
 async def test_asynchronous_learns_within_the_bound(tmp_path):
-    metrics, letters, _ = await learn(tmp_path, letter, steps=18, mode="async", max_staleness=2)
+    metrics, letters, _ = await learn(tmp_path, letter, steps=26, mode="async", max_staleness=2)
     # Which tokens are how old depends on the machine: the mean of the last steps, not the last one.
-    assert sum(letters[step] for step in (16, 17, 18)) / 3 > letters[1] + 0.2
+    after = sum(letters[step] for step in (24, 25, 26)) / 3
+    assert after > letters[1] + 0.3
     assert max(row.get("staleness_max", 0) for row in metrics.values()) >= 1
 
 

@@ -82,9 +82,11 @@ def test_right_solutions_have_none_and_many_exploits_have_some():
     assert len(tasks) > 10
     for task in tasks:
         assert patterns(of(honest.oracle(task)[-1].text)) == (), task.id
-    corpus = [e for e in (*ANSWERS, *FUNCTIONS, *PROGRAMS) if e.kind != "trivial"]
-    seen = sum(bool(patterns(of(exploit.source))) for exploit in corpus)
-    assert seen > 0.3 * len(corpus)  # a sign, not a proof: the others look like nothing
+    # A sign, not a proof: the others look like nothing, and bare answers mostly do.
+    for corpus, share in ((FUNCTIONS, 0.6), ((*FUNCTIONS, *PROGRAMS), 0.5), (ANSWERS, 0.15)):
+        tried = [exploit for exploit in corpus if exploit.kind != "trivial"]
+        seen = sum(bool(patterns(of(exploit.source))) for exploit in tried)
+        assert seen > share * len(tried), (seen, len(tried))
 
 
 def test_flags_change_no_reward():

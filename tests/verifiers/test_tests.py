@@ -10,8 +10,9 @@ from quintain.task import SandboxSpec, Task
 from quintain.verdict import Outcome
 from quintain.verifiers import runner
 from quintain.verifiers.cases import Suite, outputs_agree, values_agree
+from quintain.verifiers.fences import fenced_code
 from quintain.verifiers.plain import NotPlain, unpack
-from quintain.verifiers.tests import Tests, fenced_code
+from quintain.verifiers.tests import Tests
 
 
 def corpus(shared_data, mode):

@@ -13,7 +13,7 @@ from functools import cache
 from quintain.audits.exploits.projects import HIDDEN, PROJECT, RIGHT
 from quintain.protocols import ExecResult, SandboxBackend
 from quintain.task import SandboxSpec
-from quintain.verifiers.projects import shipped
+from quintain.verifiers import shipped
 
 SPEC = SandboxSpec(memory_mb=512, exec_s=60)
 WAIT_S = 45.0

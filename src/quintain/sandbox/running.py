@@ -17,11 +17,10 @@ from quintain.sandbox.asked import check_command
 from quintain.sandbox.attached import Attached, NativeAttached
 from quintain.sandbox.command import Capture, Feed, Report, ended
 from quintain.sandbox.images.image import Image
-from quintain.sandbox.interpreter import PythonSession
 from quintain.sandbox.link import Link
 from quintain.sandbox.listing import list_folder
 from quintain.sandbox.network import Gate
-from quintain.sandbox.session import ShellSession
+from quintain.sandbox.sessions import WithSessions
 from quintain.sandbox.snapshot import Snapshot, take
 from quintain.sandbox.survey import digests, survey
 from quintain.sandbox.turnstile import Turnstile
@@ -39,7 +38,7 @@ INLINE_BYTES = 1 << 20
 """Longer files are read and written in a thread."""
 
 
-class NativeSandbox:
+class NativeSandbox(WithSessions):
     """An open sandbox of `NativeBackend`."""
 
     capabilities: frozenset[str] = frozenset(
@@ -67,7 +66,6 @@ class NativeSandbox:
         self._backend = backend
         self._loop = asyncio.get_running_loop()
         self._turnstile = Turnstile()
-        self._sessions = 0
         self.attached: set[NativeAttached] = set()
         """Running processes of sessions."""
         self._env = layout.environment(spec, image)
@@ -240,27 +238,6 @@ class NativeSandbox:
         except OSError:
             # A command removed it itself.
             return
-
-    async def session(self) -> ShellSession:
-        """A persistent shell; several may run side by side.
-
-        Raises:
-            SandboxError: the sandbox is broken, or has no shell.
-        """
-        self._sessions += 1
-        session = ShellSession(self, f"/run/session-{self._sessions}")
-        await session.start()
-        return session
-
-    async def python(self) -> PythonSession:
-        """A persistent Python interpreter; several may run side by side.
-
-        Raises:
-            SandboxError: the sandbox is broken, or has no Python.
-        """
-        session = PythonSession(self)
-        await session.start()
-        return session
 
     def _request(
         self,

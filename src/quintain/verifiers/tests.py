@@ -33,7 +33,7 @@ from quintain.verifiers.cases import (
     outputs_agree,
     values_agree,
 )
-from quintain.verifiers.fences import fenced_code as fenced_code
+from quintain.verifiers.fences import fenced_code
 from quintain.verifiers.plain import NotPlain, from_task, pack, unpack
 from quintain.verifiers.projects.judge import Limits, judge_project
 from quintain.verifiers.projects.suite import Project, is_project

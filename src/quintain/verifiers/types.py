@@ -13,11 +13,8 @@ put `Types` beside `Tests` (`all_of`).
 from __future__ import annotations
 
 import asyncio
-import importlib.metadata
-import io
 import re
 import time
-import zipfile
 from functools import cache
 
 from pydantic import Field
@@ -27,10 +24,11 @@ from quintain.protocols import JudgeContext
 from quintain.record import Record
 from quintain.task import SandboxSpec, Task
 from quintain.verdict import Check, Kind, Verdict
+from quintain.verifiers import shipped
 from quintain.verifiers.artifacts import candidate_file
 from quintain.verifiers.conformance import SUBMISSION, BadStub, conformance, smuggled
+from quintain.verifiers.fences import fenced_code
 from quintain.verifiers.state import expectation
-from quintain.verifiers.tests import fenced_code
 
 MAX_CODE_BYTES = 200_000
 CHECKER = "mypy"
@@ -95,7 +93,7 @@ class Types:
     ) -> None:
         if not timeout_s > 0:
             raise ConfigError(f"timeout_s is positive, got {timeout_s!r}")
-        _distributions()
+        shipped.distributions(CHECKER, "types")
         self.name = name
         self.kind: Kind = "formal"
         self.source = source
@@ -190,33 +188,7 @@ class Types:
 
 
 @cache
-def _distributions() -> tuple[str, ...]:
-    """mypy and what it needs, by name of distribution."""
-    found: dict[str, None] = {}
-    queue = [CHECKER]
-    while queue:
-        name = queue.pop()
-        try:
-            needs = importlib.metadata.requires(name) or []
-        except importlib.metadata.PackageNotFoundError as error:
-            if name == CHECKER:
-                raise ConfigError("types need mypy: pip install 'quintain[types]'") from error
-            continue  # for another Python or another system
-        if name not in found:
-            found[name] = None
-            queue += [re.split(r"[^\w.-]", need)[0] for need in needs if "extra ==" not in need]
-    return tuple(found)
-
-
-@cache
 def _archive() -> bytes:
-    """A ZIP file of the checker, without what only its own tests and its compiler need."""
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
-        for name in _distributions():
-            for file in importlib.metadata.files(name) or ():
-                path = str(file)
-                skipped = path.startswith(("..", "mypyc/", "mypy/test/")) or "__pycache__" in path
-                if not skipped:
-                    archive.writestr(path, file.read_binary())
-    return buffer.getvalue()
+    """The checker, without what only its own tests and its compiler need."""
+    names = shipped.distributions(CHECKER, "types")
+    return shipped.archive(names, {}, bytecode=False, without=("mypyc/", "mypy/test/"))

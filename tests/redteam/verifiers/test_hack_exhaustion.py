@@ -31,13 +31,11 @@ VARIANTS = {
 }
 
 
-LIMITS = {"cpu_s": 0.4, "wall_s": 2.5, "max_output_bytes": 2_000_000}
+LIMITS = {"cpu_s": 1, "wall_s": 4, "max_output_bytes": 2_000_000}
 
 
 async def test_functions(bench):
-    found = await outcomes(
-        bench, VARIANTS, SQUARE, cpu_s=0.4, wall_s=2.5, max_output_bytes=2_000_000
-    )
+    found = await outcomes(bench, VARIANTS, SQUARE, **LIMITS)
     assert found == all_of(VARIANTS, "failed")
 
 
@@ -48,7 +46,5 @@ async def test_programs(bench):
         "wait_for_input": "while True: input()",
         "spin": "while True: pass",
     }
-    found = await outcomes(
-        bench, variants, DOUBLE, cpu_s=0.4, wall_s=2.5, max_output_bytes=2_000_000
-    )
+    found = await outcomes(bench, variants, DOUBLE, **LIMITS)
     assert found == all_of(variants, "failed")

@@ -44,6 +44,11 @@ class ModelSpec:
             raise ConfigError(f"max_context is at least 2, got {self.max_context}")
 
     @property
+    def tool_format(self) -> str:
+        """How the model is shown tools where nothing else is said; see `toolcalls`."""
+        return "tags" if self.source in BUILTIN else "json"
+
+    @property
     def lora_scale(self) -> float:
         """alpha / rank; 0 without adapters."""
         if self.lora is None:

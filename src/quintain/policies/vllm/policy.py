@@ -110,15 +110,6 @@ def vllm(
         tool_format: None: "tags" for the built-in models, else "json".
         settings: further arguments of `Vllm`: `python`, `base_url`, `options`, …
     """
-    spec = ModelSpec(
-        source=str(source),
-        lora=lora,
-        lora_alpha=lora_alpha,
-        dtype=best_dtype(device) if dtype == "auto" else dtype,
-        threads=threads,
-        seed=seed,
-        max_context=max_context,
-        device=device,
-    )
-    builtin = spec.source in ("smollm2", "tiny")
-    return Vllm(spec, tool_format=tool_format or ("tags" if builtin else "json"), **settings)
+    exact = best_dtype(device) if dtype == "auto" else dtype
+    spec = ModelSpec(str(source), lora, lora_alpha, exact, threads, seed, max_context, device)
+    return Vllm(spec, tool_format=tool_format or spec.tool_format, **settings)

@@ -14,7 +14,6 @@ from quintain.sandbox import layout, network, transfer
 from quintain.sandbox.asked import check_command
 from quintain.sandbox.attached import Attached
 from quintain.sandbox.images.image import Image
-from quintain.sandbox.interpreter import PythonSession
 from quintain.sandbox.microvm import frames
 from quintain.sandbox.microvm.attached import GuestAttached
 from quintain.sandbox.microvm.guest import Guest, Running
@@ -23,7 +22,7 @@ from quintain.sandbox.microvm.process import Process
 from quintain.sandbox.microvm.relay import Relay
 from quintain.sandbox.microvm.snapshot import MicrovmSnapshot
 from quintain.sandbox.network import Proxy
-from quintain.sandbox.session import ShellSession
+from quintain.sandbox.sessions import WithSessions
 from quintain.task import SandboxSpec
 from quintain.trajectory import Event
 
@@ -61,7 +60,7 @@ class Keeper(Protocol):
         ...
 
 
-class MicrovmSandbox:
+class MicrovmSandbox(WithSessions):
     """An open sandbox of `MicrovmBackend`."""
 
     capabilities: frozenset[str] = frozenset({"session", "python", "list", "transfer", "fork"})
@@ -93,7 +92,6 @@ class MicrovmSandbox:
         """How many times longer than on bare hardware things take."""
         self.attached: set[GuestAttached] = set()
         """Running processes of sessions."""
-        self._sessions = 0
         self._closed = False
         self.on_closed: Callable[[MicrovmSandbox], object] = lambda _: None
 
@@ -240,27 +238,6 @@ class MicrovmSandbox:
     def check(self) -> None:
         """Raises SandboxError if the sandbox is broken."""
         self.machine.guest.check()
-
-    async def session(self) -> ShellSession:
-        """A persistent shell; several may run side by side.
-
-        Raises:
-            SandboxError: the sandbox is broken, or has no shell.
-        """
-        self._sessions += 1
-        session = ShellSession(self, f"/run/session-{self._sessions}")
-        await session.start()
-        return session
-
-    async def python(self) -> PythonSession:
-        """A persistent Python interpreter; several may run side by side.
-
-        Raises:
-            SandboxError: the sandbox is broken, or has no Python.
-        """
-        session = PythonSession(self)
-        await session.start()
-        return session
 
     # --- files ----------------------------------------------------------------------------------
 

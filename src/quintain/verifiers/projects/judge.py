@@ -24,8 +24,8 @@ from quintain.errors import CapabilityError, VerifierError
 from quintain.protocols import JudgeContext, PythonConsole, PythonResult, Pythons, Sandbox
 from quintain.task import SandboxSpec
 from quintain.verdict import Check
+from quintain.verifiers import shipped
 from quintain.verifiers.fences import fenced_code
-from quintain.verifiers.projects import shipped
 from quintain.verifiers.projects.interface import classes_of
 from quintain.verifiers.projects.patch import BadPatch, apply_patch, touched
 from quintain.verifiers.projects.room_values import from_line, to_line

@@ -26,9 +26,9 @@ from quintain.task import SandboxSpec, Task
 from quintain.trajectory import Action, Observation, Step, StopReason, Trajectory
 from quintain.verdict import Verdict
 from quintain.verifiers import runner_protocol as protocol
+from quintain.verifiers import shipped
 from quintain.verifiers.cases import Suite
 from quintain.verifiers.plain import NotPlain, from_task, pack, to_task, unpack
-from quintain.verifiers.projects import shipped
 from quintain.verifiers.projects.suite import is_project
 from quintain.verifiers.quality import traced
 from quintain.verifiers.quality.mutants import Mutant, draw

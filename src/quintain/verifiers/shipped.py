@@ -43,31 +43,40 @@ def distributions(root: str, extra: str, *, without: Sequence[str] = ()) -> list
     return found
 
 
-def archive(names: Sequence[str], more: Mapping[str, str], *, compiled: bool = True) -> bytes:
-    """A ZIP file of distributions and further files, with their bytecode for this Python.
+def archive(
+    names: Sequence[str],
+    more: Mapping[str, str],
+    *,
+    compiled: bool = True,
+    bytecode: bool = True,
+    without: Sequence[str] = (),
+) -> bytes:
+    """A ZIP file of distributions and further files.
 
     Args:
         names: of the distributions.
         more: path to text.
         compiled: whether compiled modules go along; without them it fits any system.
+        bytecode: whether the bytecode of each module for this Python goes along.
+        without: folders that stay behind, each with its slash.
     """
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as out:
         for name in names:
             for file in importlib.metadata.files(name) or ():
                 path = str(file)
-                if path.startswith("..") or "__pycache__" in path:
+                if path.startswith(("..", *without)) or "__pycache__" in path:
                     continue
                 if compiled or not path.endswith((".so", ".pyd")):
-                    _put(out, path, file.read_binary())
+                    _put(out, path, file.read_binary(), bytecode)
         for path, text in more.items():
-            _put(out, path, text.encode())
+            _put(out, path, text.encode(), bytecode)
     return buffer.getvalue()
 
 
-def _put(out: zipfile.ZipFile, path: str, data: bytes) -> None:
+def _put(out: zipfile.ZipFile, path: str, data: bytes, bytecode: bool) -> None:
     out.writestr(path, data)
-    if not path.endswith(".py") or not path.isascii():
+    if not bytecode or not path.endswith(".py") or not path.isascii():
         return
     # Named by version: an interpreter of another one does not look at it. Never checked against
     # the source: the two travel together.
