@@ -148,6 +148,8 @@ async def test_a_turn_continues_what_the_server_kept(fresh):
 
 
 async def test_weights_are_swapped_in_flight_and_proven(fresh, learner, tmp_path):
+    await fresh.start()
+    before = await counted(fresh, "generation_tokens_total")
     calls = [
         asyncio.create_task(play(fresh, f"f{n}", turns=1, sampling=Sampling(max_tokens=450)))
         for n in range(8)
@@ -157,9 +159,8 @@ async def test_weights_are_swapped_in_flight_and_proven(fresh, learner, tmp_path
     path = tmp_path / "1.safetensors"
     published = Published(1, path, learner.save(path))
     async with asyncio.timeout(60):
-        while not await running(fresh):
+        while await counted(fresh, "generation_tokens_total") < before + 16:
             await asyncio.sleep(0.01)
-    await asyncio.sleep(0.2)
     await fresh.update(published)
     assert fresh.version == 1
     assert fresh.canary["hash"] == published.hash
@@ -216,14 +217,14 @@ async def test_a_cancelled_call_ends_at_the_server(fresh):
     with contextlib.suppress(asyncio.CancelledError):
         await call
     deadline = time.monotonic() + 60
-    while await running(fresh) and time.monotonic() < deadline:
+    while await counted(fresh) and time.monotonic() < deadline:
         await asyncio.sleep(0.2)
-    assert await running(fresh) == 0
+    assert await counted(fresh) == 0
     await play(fresh, "next", turns=1)
 
 
-async def running(policy):
-    """How many requests the server says it is working on."""
+async def counted(policy, name="num_requests_running"):
+    """What the server's metrics say; by default how many requests it is working on."""
     engine = policy._engine
 
     async def ask():
@@ -231,7 +232,7 @@ async def running(policy):
             return await response.text()
 
     text = await asyncio.wrap_future(engine._run(ask()))
-    rows = [line for line in text.splitlines() if line.startswith("vllm:num_requests_running")]
+    rows = [line for line in text.splitlines() if line.startswith(f"vllm:{name}")]
     return sum(float(row.rpartition(" ")[2]) for row in rows)
 
 
