@@ -106,6 +106,14 @@ class Attached(ABC):
         taken for the last one's.
         """
 
+    async def clear(self) -> None:
+        """Kills what it began before it heard of an interrupt; called once it has answered.
+
+        An interrupt looks at what runs, and the process may fork between that look and its signal.
+        """
+        await self.interrupt(0)
+        await self.settle()
+
     @abstractmethod
     async def ended(self) -> Ended:
         """How it ended, once its whole tree is gone; it is killed if need be.

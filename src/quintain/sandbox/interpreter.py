@@ -120,7 +120,7 @@ class PythonSession:
                 await python.ask(code.encode("utf-8", "surrogateescape"), b"+")
                 answer, timed_out = await self._answer(python, limit_s)
                 if timed_out:
-                    await python.settle()
+                    await python.clear()
                 if answer is not None:
                     _, value, error, was_cut = answer
                     killed = "timeout" if timed_out else ""

@@ -146,7 +146,7 @@ class ShellSession:
                 killed = "timeout"
                 await shell.interrupt(signal.SIGUSR1)
         if killed:
-            await shell.settle()
+            await shell.clear()
         if line is not None and line.strip().isdigit():
             return (124 if killed else int(line)), killed, ""
         self.restarts += 1
